@@ -263,7 +263,7 @@ const POOL: &[Setting] = &[
         "worker_silent_sec",
         Number(Seconds, 0, 7 * DAY),
         Words("`limits.worker_silent_sec`"),
-        "Silence after which a worker that owes answers is doubtful, and new clients get other workers; 0 means never.",
+        "Silence after which a worker that owes answers is unresponsive, and new clients get other workers; 0 means never.",
     ),
     row(
         "check",
@@ -402,7 +402,7 @@ const LIMITS: &[Setting] = &[
         "worker_silent_sec",
         Number(Seconds, 0, 7 * DAY),
         Value("60"),
-        "Silence after which a worker that owes answers is doubtful, and new clients get other workers; 0 means never.",
+        "Silence after which a worker that owes answers is unresponsive, and new clients get other workers; 0 means never.",
     ),
     row(
         "session_idle_sec",
@@ -504,7 +504,7 @@ const OF_ALL_LISTENERS: &[Setting] = &[
         "when_not_ready",
         Choice(&["accept", "close"]),
         Value("\"accept\""),
-        "While all of its workers are down, doubtful or taken out: accept clients, or close the listening socket.",
+        "While all of its workers are down, unresponsive or taken out: accept clients, or close the listening socket.",
     ),
     row(
         "reuse_port",

@@ -214,10 +214,10 @@ impl<I: Io> Reactor<I> {
 
     /// Whether another connection needs no eviction: the descriptor of an evicted one is free only in the next turn.
     fn has_room(&mut self, index: usize) -> bool {
-        let crowd = &self.connections.crowd;
+        let counts = &self.connections.counts;
         !self.listeners.acceptors[index].for_admin
-            && crowd.has_room(Purpose::Requests)
-            && crowd.has_room(Purpose::Handshake)
+            && counts.has_room(Purpose::Requests)
+            && counts.has_room(Purpose::Handshake)
     }
 
     /// Arms the wait for a connection. While the listener is paused, the first one that waits is still noticed.

@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::workers::client_env::Kept;
+use super::workers::client_env::EnvSource;
 use crate::access::{Bearer, Caller, Credentials, Entrance, RETRY_AFTER, Reach, Refusal, Tokens};
 use crate::bus::Bus;
 use crate::bus::port::{ClientKey, ListenerId, Origin, Place};
@@ -51,7 +51,7 @@ pub(super) struct Grants {
     /// The bearers of tokens, which may be revoked, with their listeners.
     bearers: BTreeMap<ClientKey, (ListenerId, Bearer)>,
     /// What workers of their own are started with.
-    own: BTreeMap<ClientKey, Kept>,
+    own: BTreeMap<ClientKey, EnvSource>,
     /// Some workers are started with that.
     pub keeps_own: bool,
 }
@@ -68,12 +68,12 @@ impl Grants {
             self.bearers.insert(client, (listener, bearer.clone()));
         }
         if self.keeps_own {
-            self.own.insert(client, Kept::new(&sender.origin.names, sender.credentials.clone()));
+            self.own.insert(client, EnvSource::new(&sender.origin.names, sender.credentials.clone()));
         }
     }
 
     /// What a worker of a client's own is started with.
-    pub(super) fn own_of(&self, client: ClientKey) -> Option<&Kept> {
+    pub(super) fn env_source(&self, client: ClientKey) -> Option<&EnvSource> {
         self.own.get(&client)
     }
 

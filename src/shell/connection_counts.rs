@@ -27,15 +27,15 @@ pub(super) enum Purpose {
     Handshake,
 }
 
-/// What a connection is counted as. The counts follow, since only [`Crowd`] changes it.
+/// What a connection is counted as. The counts follow, since only [`ConnectionCounts`] changes it.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct CountedAs {
     listener: ListenerId,
     source: Source,
     has_place: bool,
 }
 
-impl Seat {
+impl CountedAs {
     /// The source that it counts for: that of its request; between requests that of its client, or of the proxy that
     /// brings the requests of many.
     pub(super) fn source(&self) -> Source {
@@ -64,11 +64,11 @@ impl Counts {
 
 /// See the module documentation.
 #[derive(Default)]
-pub(super) struct Crowd {
+pub(super) struct ConnectionCounts {
     /// Those of each listener: of each of its sources, and of all.
-    seats: HashMap<(ListenerId, Option<Source>), Counts>,
+    by_source: HashMap<(ListenerId, Option<Source>), Counts>,
     /// The number of connections of each purpose, and its maximum.
-    counts: [usize; 3],
+    by_purpose: [usize; 3],
     most: [usize; 3],
     /// How many of those for requests have a place.
     pub placed: usize,
@@ -76,7 +76,7 @@ pub(super) struct Crowd {
     count: u64,
 }
 
-impl Crowd {
+impl ConnectionCounts {
     /// None yet, with a maximum number of connections for requests, and of handshakes beyond the free slots of clients.
     pub(super) fn new(requests: usize, handshakes: usize) -> Self {
         Self { most: [requests, MOST_OPERATORS, handshakes], ..Self::default() }
@@ -88,81 +88,81 @@ impl Crowd {
     }
 
     /// A connection of this purpose comes to a listener. Returns its number, and what it is counted as.
-    pub(super) fn add(&mut self, purpose: Purpose, listener: ListenerId, source: Source) -> (u64, Seat) {
-        self.counts[purpose as usize] += 1;
+    pub(super) fn add(&mut self, purpose: Purpose, listener: ListenerId, source: Source) -> (u64, CountedAs) {
+        self.by_purpose[purpose as usize] += 1;
         self.count += 1;
-        let seat = Seat { listener, source, has_place: false };
-        self.count_in(&seat);
-        (self.count, seat)
+        let counted_as = CountedAs { listener, source, has_place: false };
+        self.count_in(&counted_as);
+        (self.count, counted_as)
     }
 
     /// A connection is removed, or becomes a client.
-    pub(super) fn leaves(&mut self, purpose: Purpose, seat: &Seat) {
-        self.count_out(seat);
-        self.counts[purpose as usize] -= 1;
+    pub(super) fn leaves(&mut self, purpose: Purpose, counted_as: &CountedAs) {
+        self.count_out(counted_as);
+        self.by_purpose[purpose as usize] -= 1;
     }
 
     /// Whether a connection has a place changes.
-    pub(super) fn set_place(&mut self, seat: &mut Seat, has_place: bool) {
-        if seat.has_place != has_place {
-            self.count_out(seat);
-            seat.has_place = has_place;
-            self.count_in(seat);
+    pub(super) fn set_place(&mut self, counted_as: &mut CountedAs, has_place: bool) {
+        if counted_as.has_place != has_place {
+            self.count_out(counted_as);
+            counted_as.has_place = has_place;
+            self.count_in(counted_as);
         }
     }
 
     /// A connection counts for this source from now on.
-    pub(super) fn set_source(&mut self, seat: &mut Seat, source: Source) {
-        if seat.source != source {
-            self.count_out(seat);
-            seat.source = source;
-            self.count_in(seat);
+    pub(super) fn set_source(&mut self, counted_as: &mut CountedAs, source: Source) {
+        if counted_as.source != source {
+            self.count_out(counted_as);
+            counted_as.source = source;
+            self.count_in(counted_as);
         }
     }
 
-    fn count_in(&mut self, seat: &Seat) {
-        self.placed += usize::from(seat.has_place);
-        for source in [None, Some(seat.source)] {
-            *self.seats.entry((seat.listener, source)).or_default().of(seat.has_place) += 1;
+    fn count_in(&mut self, counted_as: &CountedAs) {
+        self.placed += usize::from(counted_as.has_place);
+        for source in [None, Some(counted_as.source)] {
+            *self.by_source.entry((counted_as.listener, source)).or_default().of(counted_as.has_place) += 1;
         }
     }
 
-    fn count_out(&mut self, seat: &Seat) {
-        self.placed -= usize::from(seat.has_place);
-        for source in [None, Some(seat.source)] {
-            let key = (seat.listener, source);
-            let Some(counts) = self.seats.get_mut(&key) else {
-                debug_assert!(false, "{seat:?} was counted");
+    fn count_out(&mut self, counted_as: &CountedAs) {
+        self.placed -= usize::from(counted_as.has_place);
+        for source in [None, Some(counted_as.source)] {
+            let key = (counted_as.listener, source);
+            let Some(counts) = self.by_source.get_mut(&key) else {
+                debug_assert!(false, "{counted_as:?} was counted");
                 continue;
             };
-            *counts.of(seat.has_place) -= 1;
+            *counts.of(counted_as.has_place) -= 1;
             if *counts == Counts::default() {
-                self.seats.remove(&key);
+                self.by_source.remove(&key);
             }
         }
     }
 
     /// How many connections a listener has, in total or of one source.
     pub(super) fn at(&self, listener: ListenerId, source: Option<Source>) -> Counts {
-        self.seats.get(&(listener, source)).copied().unwrap_or_default()
+        self.by_source.get(&(listener, source)).copied().unwrap_or_default()
     }
 
     /// Panics if the counts are not those of these connections.
     #[cfg(test)]
-    pub(super) fn check<'a>(&self, connections: impl Iterator<Item = (Purpose, &'a Seat)>) {
+    pub(super) fn check<'a>(&self, connections: impl Iterator<Item = (Purpose, &'a CountedAs)>) {
         let mut counted = Self::default();
-        for (purpose, seat) in connections {
-            counted.counts[purpose as usize] += 1;
-            counted.count_in(seat);
+        for (purpose, counted_as) in connections {
+            counted.by_purpose[purpose as usize] += 1;
+            counted.count_in(counted_as);
         }
-        let all = |crowd: &Self| (crowd.counts, crowd.placed, crowd.seats.clone());
+        let all = |it: &Self| (it.by_purpose, it.placed, it.by_source.clone());
         assert_eq!(all(self), all(&counted), "the counts are those of the connections that there are");
     }
 
     /// A handshake turns out to be a connection for requests.
     pub(super) fn becomes_requests(&mut self) {
-        self.counts[Purpose::Handshake as usize] -= 1;
-        self.counts[Purpose::Requests as usize] += 1;
+        self.by_purpose[Purpose::Handshake as usize] -= 1;
+        self.by_purpose[Purpose::Requests as usize] += 1;
     }
 
     /// The maximum of this purpose.
@@ -172,7 +172,7 @@ impl Crowd {
 
     /// The number of connections of this purpose.
     pub(super) fn count(&self, purpose: Purpose) -> usize {
-        self.counts[purpose as usize]
+        self.by_purpose[purpose as usize]
     }
 
     /// The number of places for connections for requests: some more are read until it is known what they ask for.

@@ -8,7 +8,7 @@ use std::ops::{Index, IndexMut};
 
 use slab::Slab;
 
-use super::connection_counts::{Crowd, Purpose, Seat};
+use super::connection_counts::{ConnectionCounts, CountedAs, Purpose};
 use super::endpoint::Endpoint;
 use super::http::exchange::Exchange;
 use super::protocol::Protocol;
@@ -84,15 +84,15 @@ pub(super) struct Connections {
     /// Connections whose receive found no buffer, to be retried when buffers are returned.
     pub starved: Vec<usize>,
     /// How many there are of those that speak HTTP, and how many there may be.
-    pub crowd: Crowd,
+    pub counts: ConnectionCounts,
     /// The maximum lengths of lines in bytes, without the newline.
     pub longest_client_line: usize,
     longest_worker_line: usize,
 }
 
 impl Connections {
-    pub(super) fn new(config: &Config, crowd: Crowd) -> Self {
-        let mut connections = Self { clients: vec![None; MAX_CONNECTIONS], crowd, ..Self::default() };
+    pub(super) fn new(config: &Config, counts: ConnectionCounts) -> Self {
+        let mut connections = Self { clients: vec![None; MAX_CONNECTIONS], counts, ..Self::default() };
         connections.configure(config);
         connections
     }
@@ -114,7 +114,7 @@ impl Connections {
     pub(super) fn becomes_client(&mut self, slot: usize, client: ClientKey, protocol: Protocol) {
         let Connection { transport, protocol: before } = &mut self.table[slot];
         if let Protocol::Http(handshake) = before {
-            self.crowd.leaves(handshake.purpose, &handshake.seat);
+            self.counts.leaves(handshake.purpose, &handshake.counted_as);
         }
         transport.deadline = None;
         *before = protocol;
@@ -137,7 +137,7 @@ impl Connections {
         let gone = self.table.remove(slot);
         debug_assert!(gone.transport.in_flight.is_empty(), "it was closed under the kernel");
         if let Protocol::Http(exchange) = &gone.protocol {
-            self.crowd.leaves(exchange.purpose, &exchange.seat);
+            self.counts.leaves(exchange.purpose, &exchange.counted_as);
         }
         gone
     }
@@ -206,16 +206,16 @@ impl Connections {
     }
 
     /// Calls with what a connection that speaks HTTP is counted as.
-    pub(super) fn with_seat(&mut self, slot: usize, change: impl FnOnce(&mut Crowd, &mut Seat)) {
+    pub(super) fn recount(&mut self, slot: usize, change: impl FnOnce(&mut ConnectionCounts, &mut CountedAs)) {
         if let Protocol::Http(exchange) = &mut self.table[slot].protocol {
-            change(&mut self.crowd, &mut exchange.seat);
+            change(&mut self.counts, &mut exchange.counted_as);
         }
     }
 
     /// Panics if the counts are wrong.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        self.crowd.check(self.all_http().map(|(_, _, exchange)| (exchange.purpose, &exchange.seat)));
+        self.counts.check(self.all_http().map(|(_, _, exchange)| (exchange.purpose, &exchange.counted_as)));
     }
 
     /// Whether a connection speaks HTTP and is idle, so that it may be evicted.

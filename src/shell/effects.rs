@@ -51,7 +51,7 @@ impl<I: Io> Reactor<I> {
                 }
                 Effect::LeaveSharedPorts => self.leave_shared_ports(),
                 Effect::StopAccept => {
-                    self.lasting.ends();
+                    self.persistence.ends();
                     self.stop_accepting();
                     self.connections.end_with_answers();
                 }

@@ -14,28 +14,28 @@ use crate::http1::Limits;
 impl Connections {
     /// A connection gets a place.
     pub(super) fn set_placed(&mut self, slot: usize) {
-        self.with_seat(slot, |crowd, seat| crowd.set_place(seat, true));
+        self.recount(slot, |counts, counted_as| counts.set_place(counted_as, true));
     }
 
     /// A connection has no place any more: it is closed after what it is still sent.
     pub(super) fn set_unplaced(&mut self, slot: usize) {
-        self.with_seat(slot, |crowd, seat| crowd.set_place(seat, false));
+        self.recount(slot, |counts, counted_as| counts.set_place(counted_as, false));
     }
 
     /// A connection counts for this source from now on.
     pub(super) fn counts_for(&mut self, slot: usize, source: Source) {
-        self.with_seat(slot, |crowd, seat| crowd.set_source(seat, source));
+        self.recount(slot, |counts, counted_as| counts.set_source(counted_as, source));
     }
 
     /// Whether a listener has accepted one of the connections.
     pub(super) fn is_connected_to(&self, listener: ListenerId) -> bool {
-        self.crowd.at(listener, None) != Counts::default()
+        self.counts.at(listener, None) != Counts::default()
     }
 
     /// How many handshakes exceed the limit, with this many free slots of clients.
     pub(super) fn surplus_handshakes(&self, free: usize) -> usize {
-        let most = free + self.crowd.most(Purpose::Handshake);
-        if self.crowd.count(Purpose::Handshake) <= most {
+        let most = free + self.counts.most(Purpose::Handshake);
+        if self.counts.count(Purpose::Handshake) <= most {
             return 0;
         }
         // A final answer is about to be sent: cut off, it would not explain anything.
@@ -47,15 +47,15 @@ impl Connections {
 
     /// Adds a connection, and returns its slot.
     pub(super) fn begin_http(&mut self, now: Moment, accepted: Accepted, purpose: Purpose, limits: Limits) -> usize {
-        let (serial, seat) = self.crowd.add(purpose, accepted.listener, accepted.place.source());
-        let (transport, exchange) = Exchange::new(now, accepted, purpose, limits, serial, seat);
+        let (serial, counted_as) = self.counts.add(purpose, accepted.listener, accepted.place.source());
+        let (transport, exchange) = Exchange::new(now, accepted, purpose, limits, serial, counted_as);
         self.add_http(transport, exchange)
     }
 
     /// A handshake turns out to be a connection for requests.
     pub(super) fn becomes_requests(&mut self, slot: usize) {
         self[AsHttp(slot)].purpose = Purpose::Requests;
-        self.crowd.becomes_requests();
+        self.counts.becomes_requests();
     }
 
     /// Which of these is evicted for one more of `asker`, if it is known, where all have `capacity` places; and their
@@ -80,11 +80,11 @@ impl Connections {
         is_slow: impl Fn(usize, &Exchange) -> bool,
     ) -> (Option<usize>, Shares) {
         let chosen = || self.all_http().filter(|(slot, _, exchange)| is_chosen(*slot, exchange));
-        let shares = Shares::new(capacity, chosen().map(|(_, _, exchange)| (exchange.seat.source(), 1)), asker);
+        let shares = Shares::new(capacity, chosen().map(|(_, _, exchange)| (exchange.counted_as.source(), 1)), asker);
         let rank = |slot: usize, transport: &Transport, exchange: &Exchange| -> Option<(EvictionOrder, u8, u64, u64)> {
             let (is_unused, class) = exchange.standing(transport)?;
             let is_idle = is_unused || exchange.has_stalled(now) || is_slow(slot, exchange);
-            let turn = shares.turn(exchange.seat.source(), is_idle)?;
+            let turn = shares.turn(exchange.counted_as.source(), is_idle)?;
             let age = |number: u64| if is_idle { number } else { u64::MAX - number };
             Some((turn, class, age(exchange.since.0), age(exchange.serial)))
         };
@@ -154,9 +154,9 @@ mod tests {
             }
             connections.check();
             for source in (0..3).map(Source::User) {
-                let is_of = |it: &Exchange| it.seat.source() == source && it.seat.has_place();
+                let is_of = |it: &Exchange| it.counted_as.source() == source && it.counted_as.has_place();
                 let walked = connections.all_http().filter(|(_, _, it)| is_of(it)).count();
-                assert_eq!(connections.crowd.at(ListenerId::at(0), Some(source)).placed, walked);
+                assert_eq!(connections.counts.at(ListenerId::at(0), Some(source)).placed, walked);
             }
         }
     }
@@ -179,7 +179,7 @@ mod tests {
             }
             let expected = [slots[5], slots[4], slots[3]];
             assert_eq!(order[..3], expected, "what is idle, the longest first, then what is in use, the newest first");
-            assert!(!order.contains(&small) && connections.crowd.count(purpose) == 7 - order.len());
+            assert!(!order.contains(&small) && connections.counts.count(purpose) == 7 - order.len());
         }
     }
 

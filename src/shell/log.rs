@@ -333,12 +333,12 @@ pub(super) fn is_wanted(level: LogLevel) -> bool {
 }
 
 /// Logs a worker's stderr.
-pub(super) fn worker(pool: &str, worker: WorkerName, said: LogItem<'_>) {
+pub(super) fn worker(pool: &str, worker: WorkerName, item: LogItem<'_>) {
     if !is_wanted(OF_WORKERS) {
         return;
     }
     let (look, level) = (look(), level_of(OF_WORKERS));
-    match said {
+    match item {
         LogItem::Line(kept, length) => {
             buffered().push(&log_line::of_worker(look, level, (pool, worker), kept, length), LineSource::Workers);
         }

@@ -351,7 +351,7 @@ mod tests {
         String::from_utf8(entry.line()).expect("text")
     }
 
-    fn said(look: Look, kept: &[u8], length: usize) -> String {
+    fn logged(look: Look, kept: &[u8], length: usize) -> String {
         let worker = WorkerName { pool: PoolId::at(0), place: 0, incarnation: 7 };
         String::from_utf8(of_worker(look, Level::INFO, ("claude", worker), kept, length)).expect("text")
     }
@@ -404,14 +404,14 @@ mod tests {
         entry.message("a\u{9b}1m\u{7f}").text("name", "\u{202e}x");
         let line = line(entry.token("id", "\"\u{85}\u{200f}\""));
         assert!(line.contains(r#""message":"a\u009b1m\u007f","name":"\u202ex","id":"\u0085\u200f""#), "{line}");
-        let said = said(JSON, "\u{9b}2J".as_bytes(), 4);
-        assert!(said.contains(r#""message":"\u009b2J""#), "{said}");
+        let text = logged(JSON, "\u{9b}2J".as_bytes(), 4);
+        assert!(text.contains(r#""message":"\u009b2J""#), "{text}");
     }
 
     #[test]
     fn a_workers_control_characters_are_escaped() {
-        assert_eq!(said(TEXT, b"a\tb\x1b[31m\0\r\xff\x7f", 12), "[claude/0] a\tb\\x1b[31m\\x00\\r\\xff\\x7f\n");
-        let value = object(&said(JSON, b"\"\x1b[31m\xff", 7));
+        assert_eq!(logged(TEXT, b"a\tb\x1b[31m\0\r\xff\x7f", 12), "[claude/0] a\tb\\x1b[31m\\x00\\r\\xff\\x7f\n");
+        let value = object(&logged(JSON, b"\"\x1b[31m\xff", 7));
         let expected = json!({ "time": value["time"], "level": "INFO", "message": "\"\u{1b}[31m\u{fffd}",
             "worker": "claude/0", "incarnation": 7, "stream": "stderr" });
         assert_eq!(value, expected);
@@ -420,12 +420,12 @@ mod tests {
     #[test]
     fn a_workers_long_line_is_cut_whatever_its_escapes_and_its_length_is_shown() {
         let all = |byte: u8| vec![byte; LONGEST_LINE];
-        let whole = said(TEXT, &all(b'x'), LONGEST_LINE);
+        let whole = logged(TEXT, &all(b'x'), LONGEST_LINE);
         assert!(whole.ends_with("xxx\n") && whole.len() == LONGEST_LINE + "[claude/0] \n".len());
         for byte in [b'x', 0, 0xff, b'"'] {
-            let text = said(TEXT, &all(byte), 99_999);
+            let text = logged(TEXT, &all(byte), 99_999);
             assert!(text.ends_with("… (cut: 99999 bytes in all)\n") && text.len() < LONGEST_LINE + 100, "{byte}");
-            let json = said(JSON, &all(byte), 99_999);
+            let json = logged(JSON, &all(byte), 99_999);
             assert!(json.len() < LONGEST_LINE + 300 && object(&json)["length"] == 99_999, "{byte}");
         }
     }
@@ -440,7 +440,7 @@ mod tests {
         ] {
             assert_eq!(line(Entry::new(JOURNAL, level).message("x")), format!("{begin}\n"));
         }
-        assert_eq!(said(JOURNAL, b"x", 1), "<6>[claude/0] x\n");
+        assert_eq!(logged(JOURNAL, b"x", 1), "<6>[claude/0] x\n");
         let both = Look { json: true, ..JOURNAL };
         assert!(line(Entry::new(both, Level::INFO).message("x")).starts_with("<6>{\"time\":"));
     }

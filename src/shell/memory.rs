@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::connections::{AsHttp, AsPeer};
-use super::memory_pressure::{AGAIN, Pressure};
+use super::memory_pressure::{AGAIN, MemoryStage};
 use super::reactor::Reactor;
 use super::timers::Timer;
 use super::turn::Shell;
@@ -53,10 +53,10 @@ impl<I: Io> Shell<I> {
         let stage = reactor.memory.stage(used);
         if reactor.memory.may_report(now, stage) {
             let (mut held, mut waiting) = (Vec::new(), Vec::new());
-            if stage > Pressure::Enough {
+            if stage > MemoryStage::Enough {
                 reactor.io.buffers().drop_spares();
                 held = reactor.holders();
-                if stage == Pressure::Over {
+                if stage == MemoryStage::Over {
                     reactor.close_strays(now, used, held.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default());
                 }
                 let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.peer(*slot));

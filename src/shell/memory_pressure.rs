@@ -10,7 +10,7 @@ pub(super) const AGAIN: Duration = Duration::from_millis(10);
 
 /// The stage of memory pressure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Pressure {
+pub(super) enum MemoryStage {
     #[default]
     Enough,
     /// Above three quarters.
@@ -21,10 +21,10 @@ pub(super) enum Pressure {
 
 /// The state of memory pressure.
 #[derive(Default)]
-pub(super) struct Budget {
+pub(super) struct MemoryPressure {
     pub most: usize,
     /// The stage last reported to the core, and when one may be reported again.
-    reported: Pressure,
+    reported: MemoryStage,
     again_at: Moment,
     /// The system has refused memory since the last report, and when that is reported again.
     pub refused: bool,
@@ -38,22 +38,22 @@ pub(super) struct Budget {
     pub may_grow: bool,
 }
 
-impl Budget {
+impl MemoryPressure {
     /// `most` is max_memory.
     pub(super) fn new(most: usize) -> Self {
         Self { most, ..Self::default() }
     }
 
     /// Whether to report this stage to the core now. If so, it counts as reported.
-    pub(super) fn may_report(&mut self, now: Moment, stage: Pressure) -> bool {
+    pub(super) fn may_report(&mut self, now: Moment, stage: MemoryStage) -> bool {
         let is_due = match stage {
-            Pressure::Enough => self.reported > Pressure::Enough,
-            Pressure::Short => self.again_at <= now,
-            Pressure::Over => self.again_at <= now || self.reported == Pressure::Short,
+            MemoryStage::Enough => self.reported > MemoryStage::Enough,
+            MemoryStage::Short => self.again_at <= now,
+            MemoryStage::Over => self.again_at <= now || self.reported == MemoryStage::Short,
         };
         if is_due {
             self.reported = stage;
-            self.again_at = if stage > Pressure::Enough { now.after(AGAIN) } else { self.again_at };
+            self.again_at = if stage > MemoryStage::Enough { now.after(AGAIN) } else { self.again_at };
         }
         is_due
     }
@@ -62,12 +62,12 @@ impl Budget {
     pub(super) fn is_calm(&self, now: Moment, lent: usize, has_spares: bool) -> bool {
         let is_waited_for = self.is_due || self.refused || self.may_grow || !self.waiting.is_empty();
         let is_trimmed_later = self.trim_at.map_or(!has_spares, |at| now < at);
-        lent <= self.short_above() && self.reported == Pressure::Enough && !is_waited_for && is_trimmed_later
+        lent <= self.short_above() && self.reported == MemoryStage::Enough && !is_waited_for && is_trimmed_later
     }
 
     /// When there is something to do without an event, with `lent` bytes lent. `is_spent` if the reserve is in use.
     pub(super) fn due(&self, lent: usize, is_spent: bool) -> Option<Moment> {
-        let report = (self.stage(lent) > Pressure::Enough).then_some(self.again_at);
+        let report = (self.stage(lent) > MemoryStage::Enough).then_some(self.again_at);
         let refused = (self.refused || is_spent).then_some(self.refused_at);
         earlier(earlier(report, refused), self.trim_at)
     }
@@ -77,11 +77,11 @@ impl Budget {
         self.most / 4 * 3
     }
 
-    pub(super) fn stage(&self, used: usize) -> Pressure {
+    pub(super) fn stage(&self, used: usize) -> MemoryStage {
         match used {
-            used if used > self.most => Pressure::Over,
-            used if used > self.short_above() => Pressure::Short,
-            _ => Pressure::Enough,
+            used if used > self.most => MemoryStage::Over,
+            used if used > self.short_above() => MemoryStage::Short,
+            _ => MemoryStage::Enough,
         }
     }
 }
@@ -92,16 +92,16 @@ mod tests {
 
     #[test]
     fn memory_is_short_above_three_quarters_and_over_above_all_of_it() {
-        let budget = Budget::new(400);
+        let memory = MemoryPressure::new(400);
         let cases = [
-            (0, Pressure::Enough),
-            (300, Pressure::Enough),
-            (301, Pressure::Short),
-            (400, Pressure::Short),
-            (401, Pressure::Over),
+            (0, MemoryStage::Enough),
+            (300, MemoryStage::Enough),
+            (301, MemoryStage::Short),
+            (400, MemoryStage::Short),
+            (401, MemoryStage::Over),
         ];
         for (used, stage) in cases {
-            assert_eq!(budget.stage(used), stage, "{used}");
+            assert_eq!(memory.stage(used), stage, "{used}");
         }
     }
 }

@@ -109,18 +109,18 @@ impl Persistence {
                 path.display()
             );
         }
-        let mut lasting = Self::default();
+        let mut persistence = Self::default();
         let mut bonds = Vec::new();
         for record in loaded.records {
             match record {
-                Record::McpSession(session) => lasting.wait_for(session),
+                Record::McpSession(session) => persistence.wait_for(session),
                 Record::SessionName(bond) => bonds.push(bond),
             }
         }
         // The newest is first in the file, and last in the core.
         bonds.reverse();
-        if !lasting.sessions.is_empty() || !bonds.is_empty() {
-            let (sessions, names) = (lasting.sessions.len(), bonds.len());
+        if !persistence.sessions.is_empty() || !bonds.is_empty() {
+            let (sessions, names) = (persistence.sessions.len(), bonds.len());
             tracing::info!("state: {sessions} sessions of MCP wait for their clients, {names} sessions have owners");
         }
         let is_there = |bond: &Bond| config.pools.iter().any(|pool| pool.core.id == bond.pool);
@@ -128,17 +128,17 @@ impl Persistence {
         let ((records, received), (results, last)) = (channel(), channel());
         let write = move |loop_handle: &LoopHandle| write(state, &received, loop_handle, &results);
         loop_handle.spawn("state", write).map_err(StartError::io("make a thread that writes the state"))?;
-        (lasting.strangers, lasting.writer) = (strangers, Some(Writer { records, last, is_busy: false }));
-        lasting.configure(config);
-        Ok((lasting, bonds))
+        (persistence.strangers, persistence.writer) = (strangers, Some(Writer { records, last, is_busy: false }));
+        persistence.configure(config);
+        Ok((persistence, bonds))
     }
 
     /// One in which these sessions wait, and that writes nothing.
     #[cfg(test)]
     pub(super) fn of(sessions: impl IntoIterator<Item = StoredSession>) -> Self {
-        let mut lasting = Self::default();
-        sessions.into_iter().for_each(|session| lasting.wait_for(Arc::new(session)));
-        lasting
+        let mut persistence = Self::default();
+        sessions.into_iter().for_each(|session| persistence.wait_for(Arc::new(session)));
+        persistence
     }
 
     /// A session of an earlier daemon waits for its client, unless it has waited in vain too often.

@@ -11,14 +11,14 @@ use super::clock::Clock;
 use super::connections::{AsPeer, Connections};
 use super::http::Http;
 use super::listeners::Listeners;
-use super::memory_pressure::Budget;
+use super::memory_pressure::MemoryPressure;
 use super::notify::Notify;
 use super::operation::Operation;
 use super::persistence::Persistence;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::Timers;
-use super::workers::client_env::{ClientEnv, Kept};
+use super::workers::client_env::{ClientEnv, EnvSource};
 use super::workers::memory_usage::Question;
 use super::workers::processes::Processes;
 use super::workers::spawn::NotStarted;
@@ -41,8 +41,8 @@ pub(super) struct Reactor<I: Io> {
     /// Notifies the service manager.
     pub notify: Notify,
     /// What outlives the daemon.
-    pub lasting: Persistence,
-    pub memory: Budget,
+    pub persistence: Persistence,
+    pub memory: MemoryPressure,
     /// Events that the core has not got yet.
     pub inputs: VecDeque<(Moment, Input)>,
     /// The core has finished its shutdown.
@@ -60,7 +60,7 @@ pub(super) struct Workers {
     /// The open-files limit of workers.
     pub descriptors: Rlimit,
     /// The last line that workers of a pool have written to stderr.
-    pub said: BTreeMap<usize, String>,
+    pub last_stderr: BTreeMap<usize, String>,
 }
 
 impl Workers {
@@ -74,7 +74,7 @@ impl Workers {
             former: Vec::new(),
             memories: None,
             descriptors,
-            said: BTreeMap::new(),
+            last_stderr: BTreeMap::new(),
         }
     }
 
@@ -99,7 +99,7 @@ impl Workers {
         worker: WorkerKey,
         pool: PoolId,
         generation: u32,
-        client: Option<&Kept>,
+        client: Option<&EnvSource>,
     ) -> Result<(), NotStarted> {
         let is_meant =
             |former: &&(usize, PoolConfig)| former.0 == pool.index() && former.1.core.generation == generation;

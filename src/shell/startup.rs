@@ -72,7 +72,7 @@ pub(super) fn start<I: Io>(
     }
     reserve::keep();
     // Before anybody connects: with a folder that another daemon has, this one ends.
-    let (lasting, bonds) = Persistence::open(&config, &context.signals.loop_handle)?;
+    let (persistence, bonds) = Persistence::open(&config, &context.signals.loop_handle)?;
     let acceptors = open_acceptors(&config, &source.inherited)?;
     let admin = Admin::new(&config, &acceptors);
     say_how_it_is(&config, &context, io.describe(), io.name());
@@ -80,8 +80,8 @@ pub(super) fn start<I: Io>(
     let (loop_handle, reloads) = (signals.loop_handle.clone(), Reloads::new(source, Arc::new(config)));
     let reaper = Box::new(Reaper::new(loop_handle.clone()));
     let mut shell = Shell::new(reloads, io, reaper, signals, descriptors, acceptors, admin);
-    shell.reactor.lasting = lasting;
-    shell.reactor.lasting.wait_until(shell.reactor.clock.now().after(shell.reactor.http.session_idle()));
+    shell.reactor.persistence = persistence;
+    shell.reactor.persistence.wait_until(shell.reactor.clock.now().after(shell.reactor.http.session_idle()));
     for bond in bonds {
         let pool = shell.reloads.running.pools.iter().position(|pool| pool.core.id == bond.pool);
         if let (Some(pool), Some(user)) = (pool, bond.user.verified()) {

@@ -13,14 +13,14 @@ use std::time::Duration;
 use super::admin::Admin;
 use super::admin::wall_clock::WallClock;
 use super::clock::Clock;
-use super::connection_counts::Crowd;
+use super::connection_counts::ConnectionCounts;
 use super::connections::Connections;
 use super::descriptors::Allowance;
 use super::http::Http;
 use super::http::exchange::Exchange;
 use super::listeners::{Acceptor, ClientTerms, Listeners};
 use super::log::{self, Batch};
-use super::memory_pressure::Budget;
+use super::memory_pressure::MemoryPressure;
 use super::notify::{Condition, Notify};
 use super::operation::Operation;
 use super::persistence::Persistence;
@@ -83,14 +83,14 @@ impl<I: Io> Shell<I> {
         }
         let mut bus = Bus::new(settings);
         bus.record_requests(config.log.requests);
-        let memory = Budget::new(config.limits.max_memory);
+        let memory = MemoryPressure::new(config.limits.max_memory);
         io.buffers().keep_spares_below(memory.short_above());
         let terms = config.listeners.iter().map(|listener| ClientTerms::of(listener, &config)).collect();
         let reactor = Reactor {
             clock: Clock::new(io.asleep()),
             io,
             timers: Timers::default(),
-            connections: Connections::new(&config, Crowd::new(http, handshakes)),
+            connections: Connections::new(&config, ConnectionCounts::new(http, handshakes)),
             listeners: Listeners::new(acceptors, terms, config.has_personal_pools()),
             http: Http::new(&config),
             workers: Workers::new(processes, &config, of_workers),
@@ -98,7 +98,7 @@ impl<I: Io> Shell<I> {
             log: LogOutput::for_stderr(),
             stdio: Stdio::default(),
             notify: Notify::default(),
-            lasting: Persistence::default(),
+            persistence: Persistence::default(),
             memory,
             inputs: VecDeque::new(),
             is_done: false,
@@ -186,8 +186,8 @@ impl<I: Io> Shell<I> {
         self.step(|shell| shell.check_reload(now));
         self.notify();
         self.check_memory(now);
-        if self.reactor.lasting.is_on() {
-            let next = self.reactor.lasting.write(now, self.bus.view(), &self.reloads.running);
+        if self.reactor.persistence.is_on() {
+            let next = self.reactor.persistence.write(now, self.bus.view(), &self.reloads.running);
             next.into_iter().for_each(|at| self.reactor.timers.set_at_latest(Timer::State, at));
         }
         self.step(|shell| shell.work_for_admin(now));
@@ -307,7 +307,7 @@ impl<I: Io> Shell<I> {
             self.reactor.cancel(Operation::Log, 0);
             self.settle();
         }
-        self.reactor.lasting.close(self.bus.view(), &self.reloads.running);
+        self.reactor.persistence.close(self.bus.view(), &self.reloads.running);
         self.log_requests();
         let reactor = &mut self.reactor;
         reactor.log.requests.report_lost(reactor.clock.now(), Duration::ZERO);

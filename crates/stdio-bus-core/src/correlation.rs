@@ -150,7 +150,7 @@ impl Bus {
             self.ctx.workers_changed |= worker.answering_mut().answers(is_response(&line));
             self.fleets
                 .pools_mut()
-                .tally_mut(worker.fleet().pool)
+                .stats_mut(worker.fleet().pool)
                 .answered(Outcome::of_answer(&line), self.ctx.time.lasted(since));
         }
         let now = self.ctx.time.now();

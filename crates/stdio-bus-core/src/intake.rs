@@ -494,7 +494,7 @@ impl FastPath<'_> {
         let Some(name) = Self::only_name(line)? else {
             let (worker_key, is_its_own) = self.worker_for(client)?;
             let worker = workers.get_mut(worker_key)?;
-            if worker.is_on_trial() || !is_its_own && worker.doubt().is_raised() {
+            if worker.is_on_trial() || !is_its_own && worker.health().is_raised() {
                 return None;
             }
             let is_assigned = || self.groups[client.group()].assignment() == Assignment::Client;
@@ -728,7 +728,7 @@ impl FastPath<'_> {
         worker.end_mut().to_answer.end();
         end.meter.add(since, self.time.now());
         *self.workers_changed |= worker.answering_mut().answers(true);
-        self.pools.tally_mut(worker.fleet().pool).answered(pool_stats::Outcome::of_answer(&line), took);
+        self.pools.stats_mut(worker.fleet().pool).answered(pool_stats::Outcome::of_answer(&line), took);
         if let Some(records) = self.out.records()
             && records.has(request_key)
         {

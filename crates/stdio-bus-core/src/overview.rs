@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
-use super::pool_stats::{ReasonCounts, Tally};
+use super::pool_stats::{PoolStats, ReasonCounts};
 use super::report::{Reason, WorkerName};
 use super::requests::Request;
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
@@ -94,7 +94,7 @@ pub struct WorkerRow {
     /// The client that it belongs to alone.
     pub owner: Option<u32>,
     /// It has said nothing for a while although it owes answers: what any worker may get is sent to others.
-    pub is_doubtful: bool,
+    pub is_unresponsive: bool,
     /// Bytes that were sent to it and that it has not read, as far as known.
     pub unread: u64,
     /// Requests, sessions and bytes.
@@ -161,7 +161,7 @@ pub struct PoolRow<'a> {
     /// How long its wakes have taken, from the line to the first answer of a worker.
     pub wakes: &'a Histogram,
     /// Its counters.
-    pub tally: &'a Tally,
+    pub stats: &'a PoolStats,
 }
 
 /// A table's fill level.
@@ -277,7 +277,7 @@ impl<'a> View<'a> {
             role: self.role(key)?,
             age: self.lasted(now, worker.process().started()),
             owner: worker.owner().and_then(|owner| self.bus.ctx.clients.client_number(owner)),
-            is_doubtful: worker.is_doubtful(),
+            is_unresponsive: worker.is_unresponsive(),
             // How much it has read is probed only while a client waits for its turn.
             unread: if worker.end().to_answer.count() == 0 { 0 } else { worker.window().backlog() },
             link: Link {
@@ -378,7 +378,7 @@ impl<'a> View<'a> {
             is_asleep: self.bus.fleets.pools().is_asleep(pool),
             woken: self.bus.fleets.pools()[pool].woken(),
             wakes: self.bus.fleets.pools()[pool].wakes(),
-            tally: self.bus.fleets.pools()[pool].tally(),
+            stats: self.bus.fleets.pools()[pool].stats(),
         })
     }
 

@@ -95,7 +95,7 @@ impl ReasonCounts {
 
 /// The counters of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct PoolStats {
     outcomes: [u64; Outcome::ALL.len()],
     /// How long the worker took to answer, with a result or an error.
     durations: Histogram,
@@ -108,7 +108,7 @@ pub struct Tally {
     workers: ReasonCounts,
 }
 
-impl Tally {
+impl PoolStats {
     /// How many requests have had this outcome.
     pub fn requests(&self, outcome: Outcome) -> u64 {
         self.outcomes[outcome as usize]

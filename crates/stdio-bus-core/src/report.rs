@@ -141,7 +141,7 @@ reasons! {
     WorkerSilent "worker_silent" Warn "A worker has written nothing for 30 s although requests wait for it.",
     WorkerHangs "worker_hangs" Error "Three requests in a row to a worker timed out without any output, or two checks of its pool; it is restarted.",
     StartTimeout "start_timeout" Error says -32011 "A worker of a pool that starts on demand has said nothing for start_timeout_sec although it owes an answer; it is restarted.",
-    WorkerDoubtful "worker_doubtful" Warn "A worker has said nothing for worker_silent_sec although it owes answers; new clients go to others.",
+    WorkerUnresponsive "worker_unresponsive" Warn "A worker has said nothing for worker_silent_sec although it owes answers; new clients go to others.",
     WorkerWell "worker_well" Info "A silent worker has written a line, or owes no answer any more.",
     WorkerReplaced "worker_replaced" Warn "A worker is replaced: by a reload, for its age, requests or memory, or by the operator.",
     PoolRolled "pool_rolled" Info "All outdated workers of a pool are replaced.",

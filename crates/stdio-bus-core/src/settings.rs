@@ -109,7 +109,7 @@ pub struct Limits {
     pub session_detached: Option<Duration>,
     /// How long a worker that is replaced may take for its requests and sessions.
     pub replace_timeout: Duration,
-    /// How long a worker may say nothing while it owes answers before it is doubtful, where its pool does not say; zero for
+    /// How long a worker may say nothing while it owes answers before it is unresponsive, where its pool does not say; zero for
     /// no limit.
     pub worker_silent: Duration,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
@@ -189,7 +189,7 @@ pub struct Pool {
     pub request_timeout: Option<Duration>,
     /// How long a worker may say nothing about a request, if that is limited.
     pub idle_timeout: Option<Duration>,
-    /// How long a worker may say nothing while it owes answers before it is doubtful: zero for no limit, none for that of
+    /// How long a worker may say nothing while it owes answers before it is unresponsive: zero for no limit, none for that of
     /// [`Limits`].
     pub worker_silent: Option<Duration>,
     /// How its workers are checked while they are silent and owe answers, if they are.

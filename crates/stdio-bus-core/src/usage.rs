@@ -2,7 +2,7 @@
 //! start.
 //!
 //! A client counts what it uses, and for that the usual line pays one addition (`Meter`); what a pool has used is known from
-//! its tally and its workers. The table takes over what is new when a connection or a worker ends, and at the beginning of
+//! its counters and its workers. The table takes over what is new when a connection or a worker ends, and at the beginning of
 //! each interval; whoever asks before gets both. Requests that are not answered yet count up to now.
 
 use alloc::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub struct Used {
     pub bytes: u64,
     /// How long workers had its requests, all together: three requests at once for a second are three seconds. It ends
     /// when nobody waits for the answer any more. It stands still while the machine is suspended; but a pool's comes from its
-    /// tally, which counts that time once a request has ended.
+    /// counters, which count that time once a request has ended.
     pub worker_time: Duration,
 }
 
@@ -186,7 +186,7 @@ fn of_worker(end: &Endpoint) -> Used {
 
 /// The other part of it.
 fn of_pool(fleets: &Fleets, pool: PoolId, pending: Used) -> Used {
-    let (requests, worker_time) = fleets.pools()[pool].tally().ended();
+    let (requests, worker_time) = fleets.pools()[pool].stats().ended();
     let mut used = Used { requests, worker_time, ..Used::NOTHING };
     used += pending;
     used

@@ -34,7 +34,7 @@ const RESTING: u64 = 6;
 enum Verdict {
     Good,
     /// It works, but not as well as it could.
-    Doubtful,
+    Warning,
     /// The daemon does not start, or fails.
     Bad,
 }
@@ -53,8 +53,8 @@ impl Finding {
         Self { what, verdict: Verdict::Good, text: text.into(), remedy: None }
     }
 
-    fn doubtful(what: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { what, verdict: Verdict::Doubtful, text: text.into(), remedy: Some(remedy.into()) }
+    fn warning(what: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what, verdict: Verdict::Warning, text: text.into(), remedy: Some(remedy.into()) }
     }
 
     /// A requirement of only some configurations is not reported for the others.
@@ -89,7 +89,7 @@ fn as_json(findings: &[Finding]) -> String {
         .map(|Finding { what, verdict, text, remedy }| {
             let verdict = match verdict {
                 Verdict::Good => "good",
-                Verdict::Doubtful => "doubtful",
+                Verdict::Warning => "warning",
                 Verdict::Bad => "bad",
             };
             json!({ "what": what, "verdict": verdict, "text": text, "remedy": remedy })
@@ -103,7 +103,7 @@ fn as_text(findings: &[Finding]) -> String {
     for Finding { what, verdict, text, remedy } in findings {
         let mark = match verdict {
             Verdict::Good => "ok  ",
-            Verdict::Doubtful => "warn",
+            Verdict::Warning => "warn",
             Verdict::Bad => "BAD ",
         };
         let _ = writeln!(out, "{mark}  {what:<12}  {text}");
@@ -144,7 +144,7 @@ fn kernel(release: &str) -> Finding {
     if (major, minor) < (6, 1) {
         let remedy = "upgrade to Linux 6.1 or newer, such as that of Debian 12 or Ubuntu 24.04";
         let text = format!("{release} is older than 6.1: epoll is used instead of io_uring");
-        return Finding::doubtful("kernel", text, remedy);
+        return Finding::warning("kernel", text, remedy);
     }
     let missing: Vec<&str> =
         RELEASES.iter().filter(|(since, _)| (major, minor) < *since).map(|(_, what)| *what).collect();
@@ -164,13 +164,13 @@ fn ring(config: &Config) -> Vec<Finding> {
                 let remedy = "raise the limit of locked memory: LimitMEMLOCK=infinity in systemd, --ulimit memlock=-1 in \
                               Docker, ulimit -l unlimited in a shell";
                 let text = format!("buffers cannot be registered ({error}), which costs a few percent of CPU");
-                findings.push(Finding::doubtful("buffers", text, remedy));
+                findings.push(Finding::warning("buffers", text, remedy));
             }
             findings
         }
         Ok(Kernel::Epoll(_, Some(Refused { why, remedy }))) => {
             let text = format!("{why}; epoll does the same and takes up to a fifth more CPU");
-            vec![Finding::doubtful("io_uring", text, remedy)]
+            vec![Finding::warning("io_uring", text, remedy)]
         }
         Ok(Kernel::Epoll(_, None)) => vec![Finding::good("epoll", "works")],
         Err(error) => vec![Finding::bad("epoll", error.to_string(), "allow more descriptors or memory")],
@@ -181,7 +181,7 @@ fn ring(config: &Config) -> Vec<Finding> {
 fn sharing(config: &Config, migrates: Option<&str>) -> Option<Finding> {
     let migrates = migrates.filter(|_| config.listeners.iter().any(|listener| listener.reuse_port))?;
     Some(match sharing_warning(migrates) {
-        Some(warning) => Finding::doubtful(
+        Some(warning) => Finding::warning(
             "reuse_port",
             warning,
             "echo net.ipv4.tcp_migrate_req=1 > /etc/sysctl.d/60-stdio-bus.conf && sysctl --system",
@@ -212,7 +212,7 @@ fn descriptors(config: &Config) -> Finding {
     match need.clients_within(most) {
         Some(clients) => {
             let text = format!("{text}: {clients} clients at once fit, and not {MAX_CONNECTIONS}");
-            Finding::doubtful("descriptors", text, remedy)
+            Finding::warning("descriptors", text, remedy)
         }
         None => Finding::bad("descriptors", text, remedy),
     }
@@ -252,7 +252,7 @@ fn processes_within(workers: u64, lowest: Option<(u64, &str)>) -> Finding {
         }
         Some((most, name)) if most < needed => {
             let text = format!("{sum}; {name} allows {most}, which is {} for each worker", (most - 1) / workers.max(1));
-            Finding::doubtful("processes", text, remedy)
+            Finding::warning("processes", text, remedy)
         }
         Some((most, name)) => Finding::good("processes", format!("{sum}; {name} allows {most}")),
         None => Finding::good("processes", format!("{sum}; without a limit")),
@@ -263,7 +263,7 @@ fn memory(config: &Config) -> Finding {
     match cgroup::memory_warning(config.limits.max_memory) {
         Some(text) => {
             let remedy = "lower limits.max_memory, or allow more (MemoryMax= in systemd, --memory in Docker)";
-            Finding::doubtful("memory", text, remedy)
+            Finding::warning("memory", text, remedy)
         }
         None => Finding::good("memory", format!("limits.max_memory is {} bytes, and fits", config.limits.max_memory)),
     }
@@ -310,7 +310,7 @@ fn memory_of_all(config: &Config, allowed: Option<u64>, meminfo: Option<&str>) -
             let text = format!("{sum}; {what} {most} MiB, which leaves {each} MiB for each worker");
             let remedy = "measure one of your workers (RSS in ps), and lower pools[].instances or max_instances, or allow \
                           more (MemoryMax= in systemd, --memory in Docker)";
-            Finding::doubtful("memory", text, remedy)
+            Finding::warning("memory", text, remedy)
         }
         Some((most, what)) => Finding::good("memory", format!("{sum}; {what} {most} MiB")),
         None => Finding::good("memory", format!("{sum}; how much there is cannot be seen here")),
@@ -322,7 +322,7 @@ fn backlog(text: Option<&str>) -> Finding {
     match text.and_then(|text| text.trim().parse::<u32>().ok()) {
         Some(most) if most < 1024 => {
             let text = format!("net.core.somaxconn is {most}: more clients that come at once may be refused");
-            Finding::doubtful("backlog", text, "sudo sysctl -w net.core.somaxconn=4096")
+            Finding::warning("backlog", text, "sudo sysctl -w net.core.somaxconn=4096")
         }
         Some(most) => Finding::good("backlog", format!("net.core.somaxconn is {most}")),
         None => Finding::good("backlog", "net.core.somaxconn is not to be seen here"),
@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn an_old_kernel_is_reported_with_the_required_version() {
         let old = kernel("5.15.0-91-generic");
-        assert_eq!(old.verdict, Verdict::Doubtful);
+        assert_eq!(old.verdict, Verdict::Warning);
         assert!(old.remedy.is_some_and(|remedy| remedy.contains("6.1 or newer")));
         assert!(kernel("6.1.0-18-amd64").text.contains("cannot wait for several"));
         assert_eq!(kernel("6.18.2").text, "6.18.2 has everything that the daemon uses");
@@ -464,14 +464,14 @@ mod tests {
         let descriptors = Need::of(&config).sum();
         assert!(descriptors.contains("3000 for 1000 workers"), "{descriptors}");
         let processes = processes_within(1000, Some((4096, "pids.max")));
-        assert_eq!(processes.verdict, Verdict::Doubtful, "{processes:?}");
+        assert_eq!(processes.verdict, Verdict::Warning, "{processes:?}");
         assert!(processes.text.contains("12001; pids.max allows 4096, which is 4 for each"), "{processes:?}");
         assert_eq!(processes_within(1000, Some((1000, "pids.max"))).verdict, Verdict::Bad);
         assert_eq!(processes_within(1000, Some((12_001, "pids.max"))).verdict, Verdict::Good);
         assert_eq!(processes_within(1000, None).verdict, Verdict::Good);
         let meminfo = Some("MemTotal:       16777216 kB\nMemFree: 1 kB\n");
         let memory = memory_of_all(&config, None, meminfo);
-        assert_eq!(memory.verdict, Verdict::Doubtful, "{memory:?}");
+        assert_eq!(memory.verdict, Verdict::Warning, "{memory:?}");
         assert!(memory.text.contains(": 50320 MiB; this machine has 16384 MiB, which leaves 16 MiB"), "{memory:?}");
         config.pools[0].program = "/usr/local/bin/openai-agent".into();
         assert_eq!(memory_of_all(&config, None, meminfo).verdict, Verdict::Good);
@@ -529,7 +529,7 @@ mod tests {
         for finding in findings.iter().chain([&backlog(Some("128\n"))]) {
             assert!(finding.remedy.is_some() || finding.verdict == Verdict::Good, "{finding:?}");
         }
-        assert_eq!(backlog(Some("128\n")).verdict, Verdict::Doubtful);
+        assert_eq!(backlog(Some("128\n")).verdict, Verdict::Warning);
         assert_eq!(sharing(&config, Some("0\n")), None);
         let mut shared = config;
         let mut listener = Listener::of(ListenerKind::Tcp, Address::tcp("127.0.0.1", 9000));
@@ -537,7 +537,7 @@ mod tests {
         shared.listeners.push(listener);
         let said =
             |migrates| sharing(&shared, Some(migrates)).map(|finding| (finding.verdict, finding.remedy.is_some()));
-        assert_eq!(said("0\n"), Some((Verdict::Doubtful, true)));
+        assert_eq!(said("0\n"), Some((Verdict::Warning, true)));
         assert_eq!(said("1\n"), Some((Verdict::Good, false)));
         let text = as_text(&[Finding::bad("io_uring", "no", "do this\nor that")]);
         assert_eq!(text, format!("BAD   io_uring      no\n{0:20}do this\n{0:20}or that\n", ""));

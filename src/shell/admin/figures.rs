@@ -166,13 +166,13 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, _| Value::from(it.view.bus.view().levels().worker_requests.used);
     counter "stdio_bus_requests_total" of Pools: "Requests passed on to a worker, by outcome.";
         Many |out, it, at| {
-            let tally = it.pool(at).tally;
-            out.each("outcome", Outcome::ALL.iter().map(|outcome| (outcome.name(), tally.requests(*outcome))));
+            let stats = it.pool(at).stats;
+            out.each("outcome", Outcome::ALL.iter().map(|outcome| (outcome.name(), stats.requests(*outcome))));
         };
     counter "stdio_bus_request_errors_total" of Pools:
         "Client requests failed by the daemon, by reason; pool is empty if none or several were meant.";
         Many |out, it, at| {
-            out.reasons(it.pool(at).tally.errors().iter());
+            out.reasons(it.pool(at).stats.errors().iter());
             if at + 1 == it.gathered.pools.len() {
                 out.part = Some(("pool", String::new()));
                 out.reasons(it.view.bus.view().errors_of_no_pool().iter());
@@ -185,7 +185,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
             of_pool.for_each(|(_, pattern, count)| out.labelled(&[("pattern", pattern)], count as f64));
         };
     histogram "stdio_bus_request_duration_seconds" of Pools: "Time from passing a request on to its answer.";
-        Many |out, it, at| out.histogram(it.pool(at).tally.durations());
+        Many |out, it, at| out.histogram(it.pool(at).stats.durations());
     counter "stdio_bus_usage_requests_total" of All:
         "Requests passed on to workers. Labels: by (source, token, user or pool) and name; the 20 heaviest of each.";
         Many |out, it, _| out.consumers(it.gathered, |used| used.requests as f64);
@@ -197,9 +197,9 @@ pub(super) const FIGURES: &[Figure] = figures! {
         Many |out, it, _| out.consumers(it.gathered, |used| used.worker_time.as_secs_f64());
     gauge "stdio_bus_workers" of Pools: "Worker processes by state.";
         Many |out, it, at| out.each("state", STATES.into_iter().zip(it.gathered.pools[at].states));
-    gauge "stdio_bus_workers_doubtful" of Pools:
+    gauge "stdio_bus_workers_unresponsive" of Pools:
         "Workers that have written nothing for worker_silent_sec although they owe answers.";
-        One |it, at| Value::from(it.gathered.pools[at].doubtful);
+        One |it, at| Value::from(it.gathered.pools[at].unresponsive);
     gauge "stdio_bus_worker_seats" of Pools: "Workers that the pool should have, by state: filled, waiting for a restart, given_up, taken_out by the operator.";
         Many |out, it, at| {
             let pool = it.pool(at);
@@ -214,22 +214,22 @@ pub(super) const FIGURES: &[Figure] = figures! {
             out.each("state", seats.map(|(state, count)| (state, count as u64)));
         };
     counter "stdio_bus_worker_starts_total" as "starts" of Pools: "Worker processes started.";
-        One |it, at| Value::from(it.pool(at).tally.events(Reason::WorkerStarted));
+        One |it, at| Value::from(it.pool(at).stats.events(Reason::WorkerStarted));
     counter "stdio_bus_worker_start_failures_total" as "start_failures" of Pools: "Workers that could not be started.";
-        One |it, at| Value::from(it.pool(at).tally.events(Reason::SpawnFailed));
+        One |it, at| Value::from(it.pool(at).stats.events(Reason::SpawnFailed));
     counter "stdio_bus_worker_exits_total" of Pools:
         "Workers that ended unexpectedly or were restarted for a fault, by reason.";
         Many |out, it, at| {
-            let tally = it.pool(at).tally;
-            out.reasons(ENDS.into_iter().map(|reason| (reason, tally.events(reason))));
+            let stats = it.pool(at).stats;
+            out.reasons(ENDS.into_iter().map(|reason| (reason, stats.events(reason))));
         };
     counter "stdio_bus_worker_stops_total" of Pools:
         "Workers that ended as requested.";
-        One |it, at| Value::from(it.pool(at).tally.events(Reason::WorkerStopped));
+        One |it, at| Value::from(it.pool(at).stats.events(Reason::WorkerStopped));
     counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts after an unexpected exit.";
-        One |it, at| Value::from(it.pool(at).tally.events(Reason::RestartScheduled));
+        One |it, at| Value::from(it.pool(at).stats.events(Reason::RestartScheduled));
     counter "stdio_bus_worker_seats_given_up_total" of Pools: "Workers given up after too many restarts.";
-        One |it, at| Value::from(it.pool(at).tally.events(Reason::PoolDegraded));
+        One |it, at| Value::from(it.pool(at).stats.events(Reason::PoolDegraded));
     counter "stdio_bus_client_lines_received_total" as "totals/client_lines_received" of All:
         "Lines received from clients.";
         One |it, _| Value::from(it.stats.client_side.lines_in);
@@ -293,12 +293,12 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_state_sessions" of All:
         "MCP sessions that outlive the daemon (state), by state: open, waiting for their client since an earlier daemon.";
         Many |out, it, _| {
-            let counts = it.view.lasting.counts();
+            let counts = it.view.persistence.counts();
             out.each("state", [("open", counts.open as u64), ("waiting", counts.waiting as u64)]);
         };
     gauge "stdio_bus_state_last_write_successful" as "state_last_write_successful" of All:
         "1 if the last write of the state succeeded, or there was none.";
-        One |it, _| Value::from(!it.view.lasting.has_failed());
+        One |it, _| Value::from(!it.view.persistence.has_failed());
     gauge "stdio_bus_admin_connections" of All: "Connections of the admin listener.";
         One |it, _| Value::from(it.view.admin_connections);
     counter "process_cpu_seconds_total" of All: "CPU time of the daemon without its workers.";

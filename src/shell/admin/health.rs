@@ -1,7 +1,7 @@
 //! Liveness and readiness: one line of text with the reason, and a status that load balancers understand. 503 takes the
 //! daemon out, and 404 keeps new clients away and lets the others go on (`http-check disable-on-404` of HAProxy). Where a
 //! balancer ends the connections of a daemon that is down, `unready=404` says 404 for both: then only a daemon that
-//! answers nothing is down. `doubtful=404` says it only where all workers are doubtful, since they may be at a long work.
+//! answers nothing is down. `unresponsive=404` says it only where all workers are unresponsive, since they may be at a long work.
 
 use super::request::AdminRequest;
 use super::response::Response;
@@ -24,7 +24,7 @@ pub(super) fn ready(view: &View<'_>, request: &AdminRequest) -> Response {
             return Response::text(Status::Ok, &all.join("; "));
         }
         Readiness::NotReady(_) => (replaced(request, &[UNREADY]), "not ready"),
-        Readiness::Doubtful(_) => (replaced(request, &[UNREADY, DOUBTFUL]), "not ready"),
+        Readiness::Unresponsive(_) => (replaced(request, &[UNREADY, UNRESPONSIVE]), "not ready"),
         Readiness::Full(_) => (Status::NotFound, "full"),
         Readiness::Paused(_) => (Status::NotFound, "paused"),
         Readiness::Draining => (Status::NotFound, "draining"),
@@ -34,8 +34,8 @@ pub(super) fn ready(view: &View<'_>, request: &AdminRequest) -> Response {
 
 /// The parameter that replaces the status 503.
 const UNREADY: &str = "unready";
-/// The one that replaces it if it is only about doubtful workers.
-const DOUBTFUL: &str = "doubtful";
+/// The one that replaces it if it is only about unresponsive workers.
+const UNRESPONSIVE: &str = "unresponsive";
 
 /// 503, or 404 where the question has one of these parameters.
 fn replaced(request: &AdminRequest, by: &[&str]) -> Status {
@@ -45,14 +45,16 @@ fn replaced(request: &AdminRequest, by: &[&str]) -> Status {
 /// The readiness that is asked for, or what is wrong with the question.
 fn asked(view: &View<'_>, request: &AdminRequest) -> Result<Readiness, String> {
     if let Some((name, _)) =
-        request.query.iter().find(|(name, _)| !["pool", "listener", UNREADY, DOUBTFUL].contains(&&**name))
+        request.query.iter().find(|(name, _)| !["pool", "listener", UNREADY, UNRESPONSIVE].contains(&&**name))
     {
         return Err(format!(
             "{name:?} is not known here; write ?pool=ID, ?listener=N or ?listener=ADDRESS, and unready=404 or \
-             doubtful=404 beside it"
+             unresponsive=404 beside it"
         ));
     }
-    if let Some(name) = [UNREADY, DOUBTFUL].iter().find(|name| request.parameter(name).is_some_and(|to| to != "404")) {
+    if let Some(name) =
+        [UNREADY, UNRESPONSIVE].iter().find(|name| request.parameter(name).is_some_and(|to| to != "404"))
+    {
         return Err(format!("{name} says which status replaces 503, and that can only be 404"));
     }
     match (request.parameter("pool"), request.parameter("listener")) {

@@ -77,7 +77,7 @@ impl Metrics {
                 // A reload may have added pools since the scrape began.
                 let Some(pool) = gathered.pools.get_mut(row.name.pool.index()) else { return true };
                 pool.states[row.state as usize] += 1;
-                pool.doubtful += usize::from(row.is_doubtful);
+                pool.unresponsive += usize::from(row.is_unresponsive);
                 pool.queued += row.link.queued;
                 if let Some(WaitsFor { time: paused, .. }) = row.link.waits_for {
                     pool.paused += 1;

@@ -43,7 +43,7 @@ pub(super) struct OfPool {
     pub oldest: Duration,
     /// The same, also of clients that have left.
     pub oldest_owed: Duration,
-    pub doubtful: usize,
+    pub unresponsive: usize,
 }
 
 /// Writes the samples of one figure.

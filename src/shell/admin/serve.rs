@@ -116,9 +116,9 @@ impl<I: Io> Shell<I> {
             max_memory: self.reactor.memory.most,
             io: self.reactor.io.name(),
             node: &self.reloads.running.node,
-            admin_connections: self.reactor.connections.crowd.count(Purpose::Admin),
+            admin_connections: self.reactor.connections.counts.count(Purpose::Admin),
             reloads: &self.reloads.outcomes,
-            lasting: &self.reactor.lasting,
+            persistence: &self.reactor.persistence,
         }
     }
 
@@ -163,7 +163,7 @@ impl<I: Io> Shell<I> {
     /// Produces one piece of one answer.
     pub(in crate::shell) fn work_for_admin(&mut self, now: Moment) {
         let connections = &self.reactor.connections;
-        if self.admin.operators.len() > connections.crowd.count(Purpose::Admin) {
+        if self.admin.operators.len() > connections.counts.count(Purpose::Admin) {
             self.admin.operators.retain(|slot, _| connections.http(*slot).is_some_and(Exchange::is_operators));
         }
         let Some(slot) = self.admin.busy.pop_front() else { return };
@@ -185,7 +185,7 @@ impl<I: Io> Shell<I> {
     /// is idle; and one of the source with most connections without delay, so that it cannot shut out the others.
     fn make_room_for_admin(&mut self, now: Moment) -> bool {
         let Reactor { connections, .. } = &self.reactor;
-        if connections.crowd.has_room(Purpose::Admin) {
+        if connections.counts.has_room(Purpose::Admin) {
             return true;
         }
         let operators = &self.admin.operators;

@@ -29,7 +29,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
     let readiness = view.bus.view().readiness();
     let stage = match readiness {
         Readiness::Ready => "ready",
-        Readiness::NotReady(_) | Readiness::Doubtful(_) | Readiness::Full(_) => "not ready",
+        Readiness::NotReady(_) | Readiness::Unresponsive(_) | Readiness::Full(_) => "not ready",
         Readiness::Paused(_) => "paused",
         Readiness::Draining => "draining",
     };

@@ -10,7 +10,7 @@ use super::samples::{STATES, seconds};
 use super::view::{MOST_CONSUMERS, View};
 use crate::bus::histogram::Histogram;
 use crate::bus::overview::{FillLevel, PeerName, RequestRow, WaitsFor};
-use crate::bus::pool_stats::{Outcome, Tally};
+use crate::bus::pool_stats::{Outcome, PoolStats};
 use crate::bus::port::PoolId;
 use crate::bus::readiness::Readiness;
 use crate::bus::report::WorkerName;
@@ -122,7 +122,7 @@ tables! {
         "owner": worker.owner,
         "pending": worker.link.to_answer,
         "owes_seconds": view.bus.view().worker_owes(view.now, slot).map(seconds),
-        "doubtful": worker.is_doubtful,
+        "unresponsive": worker.is_unresponsive,
         "asks": worker.link.asked,
         "sessions": worker.link.sessions,
         "queued_bytes": worker.link.queued,
@@ -138,9 +138,9 @@ tables! {
     {
         "pool": pool.settings.id,
         "why": why(view.bus.view().pool_readiness(at)),
-        "requests": Outcome::ALL.iter().map(|one| (one.name(), pool.tally.requests(*one))).collect::<Value>(),
-        "answer_seconds_half_below" as "p50": quantile(pool.tally, 0.5),
-        "answer_seconds_99_percent_below" as "p99": quantile(pool.tally, 0.99),
+        "requests": Outcome::ALL.iter().map(|one| (one.name(), pool.stats.requests(*one))).collect::<Value>(),
+        "answer_seconds_half_below" as "p50": quantile(pool.stats, 0.5),
+        "answer_seconds_99_percent_below" as "p99": quantile(pool.stats, 0.99),
         "wakes": pool.woken,
         "wake_seconds_half_below" as "wake_p50": below(pool.wakes, 0.5),
         "wake_seconds_99_percent_below" as "wake_p99": below(pool.wakes, 0.99),
@@ -150,7 +150,7 @@ tables! {
         "waiting": pool.waiting,
         "given_up": pool.given_up,
         "taken_out": pool.out,
-        "exits": pool.tally.all_exits(),
+        "exits": pool.stats.all_exits(),
     }
 
     "listeners", |view| view.places.len(), with Listeners;
@@ -378,8 +378,8 @@ fn why(readiness: Option<Readiness>) -> Value {
 }
 
 /// A quantile of answer times.
-fn quantile(tally: &Tally, part: f64) -> Option<f64> {
-    below(tally.durations(), part)
+fn quantile(stats: &PoolStats, part: f64) -> Option<f64> {
+    below(stats.durations(), part)
 }
 
 /// A quantile: below this bound, in seconds, is at least such a part of the durations.

@@ -43,7 +43,7 @@ pub(super) struct View<'a> {
     pub node: &'a str,
     pub admin_connections: usize,
     pub reloads: &'a Outcomes,
-    pub lasting: &'a Persistence,
+    pub persistence: &'a Persistence,
 }
 
 impl View<'_> {

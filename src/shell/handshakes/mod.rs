@@ -123,19 +123,19 @@ impl<I: Io> Shell<I> {
             // Its clients are sessions, which are not connections.
             true => {
                 let Some(most) = self.bus.view().max_connections(listener).per_source else { return };
-                (most.saturating_sub(reactor.connections.crowd.at(listener, Some(source)).placed), Purpose::Requests)
+                (most.saturating_sub(reactor.connections.counts.at(listener, Some(source)).placed), Purpose::Requests)
             }
             false => {
                 let Some(room) = self.bus.view().room_of_source(listener, source) else { return };
                 (room, Purpose::Handshake)
             }
         };
-        if reactor.connections.crowd.at(listener, Some(source)).unplaced <= room.max(1) {
+        if reactor.connections.counts.at(listener, Some(source)).unplaced <= room.max(1) {
             return;
         }
         let is_of = |_: usize, it: &Exchange| {
-            let asks = it.purpose == purpose && it.state == State::Reading && !it.seat.has_place();
-            asks && it.listener == listener && it.seat.source() == source
+            let asks = it.purpose == purpose && it.state == State::Reading && !it.counted_as.has_place();
+            asks && it.listener == listener && it.counted_as.source() == source
         };
         let waiting = reactor.connections.all_http().filter(|(slot, _, it)| is_of(*slot, it)).count();
         for _ in room.max(1)..waiting {
@@ -191,7 +191,7 @@ impl<I: Io> Shell<I> {
             return;
         }
         (connection.since, connection.reader) = (now, RequestReader::new(now, limits));
-        let source = connection.seat.source();
+        let source = connection.counted_as.source();
         match self.make_room_for_http(now, source) {
             true => self.reactor.connections.becomes_requests(slot),
             false => self.reactor.close_http(now, slot),
@@ -246,7 +246,7 @@ impl<I: Io> Reactor<I> {
     /// Evicts handshakes beyond the limit, with this many free slots of clients.
     pub(super) fn limit_handshakes(&mut self, now: Moment, free: usize) {
         for _ in 0..self.connections.surplus_handshakes(free) {
-            let most = self.connections.crowd.count(Purpose::Handshake);
+            let most = self.connections.counts.count(Purpose::Handshake);
             let is_chosen = |_: usize, it: &Exchange| it.purpose == Purpose::Handshake;
             let (victim, _) = self.connections.eviction_victim(now, most, None, is_chosen);
             victim.into_iter().for_each(|slot| self.evict_handshake(now, slot, CROWDED));

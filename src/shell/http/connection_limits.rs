@@ -29,10 +29,10 @@ impl<I: Io> Shell<I> {
     /// Makes room for reading one more connection. False if there is none.
     pub(in crate::shell) fn make_room_for_http(&mut self, now: Moment, source: Source) -> bool {
         let Reactor { connections, http, .. } = &mut self.reactor;
-        if connections.crowd.has_room(Purpose::Requests) {
+        if connections.counts.has_room(Purpose::Requests) {
             return true;
         }
-        let most = connections.crowd.count(Purpose::Requests);
+        let most = connections.counts.count(Purpose::Requests);
         let (victim, shares) =
             connections.eviction_victim(now, most, Some(source), |_, it| it.purpose == Purpose::Requests);
         let Some(slot) = victim else {
@@ -44,7 +44,7 @@ impl<I: Io> Shell<I> {
             }
             return false;
         };
-        let fault = evicted(most, WHAT, shares.held_by(connections[AsHttp(slot)].seat.source()));
+        let fault = evicted(most, WHAT, shares.held_by(connections[AsHttp(slot)].counted_as.source()));
         self.give_up(now, slot, &fault);
         true
     }
@@ -55,16 +55,17 @@ impl<I: Io> Shell<I> {
     /// There is none.
     pub(super) fn find_place(&mut self, slot: usize, source: Source) -> Result<(), Fault> {
         let now = self.reactor.clock.now();
-        let Exchange { listener, seat, .. } = &self.reactor.connections[AsHttp(slot)];
-        let (listener, has_place) = (*listener, seat.has_place());
-        let is_known = has_place && seat.source() == source;
+        let Exchange { listener, counted_as, .. } = &self.reactor.connections[AsHttp(slot)];
+        let (listener, has_place) = (*listener, counted_as.has_place());
+        let is_known = has_place && counted_as.source() == source;
         self.reactor.connections.counts_for(slot, source);
         let most = self.bus.view().max_connections(listener);
-        let is_other = |at: usize, it: &Exchange| at != slot && it.seat.has_place();
+        let is_other = |at: usize, it: &Exchange| at != slot && it.counted_as.has_place();
         if let Some(most) = most.per_source.filter(|_| !is_known) {
-            let is_own =
-                |at: usize, it: &Exchange| is_other(at, it) && it.listener == listener && it.seat.source() == source;
-            let own = self.reactor.connections.crowd.at(listener, Some(source)).placed;
+            let is_own = |at: usize, it: &Exchange| {
+                is_other(at, it) && it.listener == listener && it.counted_as.source() == source
+            };
+            let own = self.reactor.connections.counts.at(listener, Some(source)).placed;
             let others = own - usize::from(has_place);
             for _ in most..=others {
                 // One that is idle, or whose request does not arrive: no request that a worker may have is given up for
@@ -81,13 +82,13 @@ impl<I: Io> Shell<I> {
             return Ok(());
         }
         if let Some(total) =
-            most.total.filter(|total| self.reactor.connections.crowd.at(listener, None).placed >= *total)
+            most.total.filter(|total| self.reactor.connections.counts.at(listener, None).placed >= *total)
         {
             let is_at_listener = |at: usize, it: &Exchange| is_other(at, it) && it.listener == listener;
             self.make_place(now, total, " of this listener", source, is_at_listener)?;
         }
-        if self.reactor.connections.crowd.has_no_place() {
-            let places = self.reactor.connections.crowd.places();
+        if self.reactor.connections.counts.has_no_place() {
+            let places = self.reactor.connections.counts.places();
             self.make_place(now, places, " over HTTP", source, is_other)?;
         }
         self.reactor.connections.set_placed(slot);
@@ -108,7 +109,7 @@ impl<I: Io> Shell<I> {
     ) -> Result<(), Fault> {
         let (victim, shares) = self.reactor.connections.eviction_victim(now, places, Some(source), is_chosen);
         let victim = victim.ok_or_else(|| Refusal::from(TurnedAway::full(&shares, whose)))?;
-        let held = shares.held_by(self.reactor.connections[AsHttp(victim)].seat.source());
+        let held = shares.held_by(self.reactor.connections[AsHttp(victim)].counted_as.source());
         self.give_up(now, victim, &evicted(places, WHAT, held));
         Ok(())
     }

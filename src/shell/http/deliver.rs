@@ -262,7 +262,7 @@ impl<I: Io> Reactor<I> {
         }
         let (head, text) =
             if place.is_none() && !begun.is_empty() { (&[][..], &begun[..]) } else { (&begun[..], text) };
-        let said = OutgoingLine {
+        let outgoing = OutgoingLine {
             head,
             text,
             place,
@@ -272,7 +272,7 @@ impl<I: Io> Reactor<I> {
             answers: true,
             is_error: kind == Line::ERROR,
         };
-        self.deliver_said(self.clock.now(), to, Some(&said), bytes);
+        self.deliver_or_report(self.clock.now(), to, Some(&outgoing), bytes);
         begun.clear();
         begun.shrink_to(LONG);
         self.http.members.begun = begun;
@@ -280,13 +280,13 @@ impl<I: Io> Reactor<I> {
     }
 
     fn deliver_line(&mut self, now: Moment, to: ClientKey, line: &[u8], padded: &mut Vec<u8>) {
-        let said = self.http.read_line(line, padded);
-        self.deliver_said(now, to, said.as_ref(), line.len() + 1);
+        let outgoing = self.http.read_line(line, padded);
+        self.deliver_or_report(now, to, outgoing.as_ref(), line.len() + 1);
     }
 
     /// Delivers a line of so many bytes.
-    fn deliver_said(&mut self, now: Moment, to: ClientKey, said: Option<&OutgoingLine<'_>>, bytes: usize) {
-        if !said.is_some_and(|said| self.deliver_by_role(now, to, said, bytes)) {
+    fn deliver_or_report(&mut self, now: Moment, to: ClientKey, outgoing: Option<&OutgoingLine<'_>>, bytes: usize) {
+        if !outgoing.is_some_and(|outgoing| self.deliver_by_role(now, to, outgoing, bytes)) {
             self.report_sent(now, to, bytes);
         }
     }
@@ -297,22 +297,22 @@ impl<I: Io> Reactor<I> {
         now: Moment,
         slot: usize,
         status: Status,
-        said: &OutgoingLine<'_>,
+        outgoing: &OutgoingLine<'_>,
         session: Option<&str>,
     ) {
         let connection = &mut self.connections[AsHttp(slot)];
         let manner = connection.manner(session);
-        match said.place.filter(|_| !manner.is_head) {
+        match outgoing.place.filter(|_| !manner.is_head) {
             Some((storage, start)) => {
                 let queue = connection.outgoing.queue();
-                write::json_head(queue, status, &manner, said.len());
-                queue.extend_from_slice(said.head);
-                let bytes = start..start + said.text.len();
-                connection.outgoing.hold(storage.clone(), bytes, said.len() + 1);
+                write::json_head(queue, status, &manner, outgoing.len());
+                queue.extend_from_slice(outgoing.head);
+                let bytes = start..start + outgoing.text.len();
+                connection.outgoing.hold(storage.clone(), bytes, outgoing.len() + 1);
             }
             None => {
-                write::json(connection.outgoing.queue(), status, &manner, &said.whole());
-                connection.outgoing.note_unacked(said.len() + 1, None);
+                write::json(connection.outgoing.queue(), status, &manner, &outgoing.whole());
+                connection.outgoing.note_unacked(outgoing.len() + 1, None);
             }
         }
         self.begin_http_answer(now, slot);
@@ -320,8 +320,8 @@ impl<I: Io> Reactor<I> {
 
     /// Whether an answer is the core's refusal of a request that came too late for the daemon, or waited for it until then,
     /// and nothing of its response was sent.
-    pub(super) fn comes_too_late(&self, slot: usize, said: &OutgoingLine<'_>) -> bool {
-        let is_refused = self.http.refuses_requests && said.code() == Some(Reason::ShuttingDown.code().into());
+    pub(super) fn comes_too_late(&self, slot: usize, outgoing: &OutgoingLine<'_>) -> bool {
+        let is_refused = self.http.refuses_requests && outgoing.code() == Some(Reason::ShuttingDown.code().into());
         is_refused && self.connections[AsHttp(slot)].state == State::Waiting
     }
 
@@ -451,7 +451,7 @@ impl<I: Io> Reactor<I> {
             Close::Flush => {
                 (member.is_closing, member.is_flushing) = (true, true);
                 let waiters: Vec<_> = member.inbox.iter_mut().filter_map(|waiting| waiting.waiter.take()).collect();
-                let outlives = self.lasting.is_final() || member.is_restoring();
+                let outlives = self.persistence.is_final() || member.is_restoring();
                 let id: Option<Box<str>> = member.role.kept().id().filter(|_| outlives).map(Box::from);
                 let faults = self.faults_of_loss(id.as_deref());
                 for (connection, _) in waiters {
@@ -490,7 +490,7 @@ impl<I: Io> Reactor<I> {
     /// The errors for a message that no worker has got, since its client is gone: for a request, and for another one. A
     /// session that continues at a later daemon, or with another worker, may be asked again.
     fn faults_of_loss(&self, id: Option<&str>) -> [Fault; 2] {
-        match id.is_some_and(|id| self.lasting.has(id)) {
+        match id.is_some_and(|id| self.persistence.has(id)) {
             true => [Fault::session_waits(), Fault::session_waits()],
             false => [Fault::session_ended_before(), Fault::no_session()],
         }

@@ -21,7 +21,7 @@ use crate::mcp::message::Upload;
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message};
 use crate::shell::access::Sender;
-use crate::shell::connection_counts::{Purpose, Seat};
+use crate::shell::connection_counts::{CountedAs, Purpose};
 use crate::shell::outbox::{Outbox, Storage};
 use crate::shell::transport::{Flight, Transport};
 
@@ -399,7 +399,7 @@ pub(in crate::shell) struct Exchange {
     /// Its origin, as far as known.
     pub origin: Origin,
     /// What it is counted as, and the source that it counts for between requests.
-    pub seat: Seat,
+    pub counted_as: CountedAs,
     pub source_between: Source,
     /// Distinguishes it from others in its slot.
     pub serial: u64,
@@ -426,7 +426,7 @@ impl Exchange {
         purpose: Purpose,
         limits: Limits,
         serial: u64,
-        seat: Seat,
+        counted_as: CountedAs,
     ) -> (Transport, Self) {
         let Accepted { socket, acceptor, listener, place } = accepted;
         let exchange = Self {
@@ -434,7 +434,7 @@ impl Exchange {
             listener,
             purpose,
             origin: place.into(),
-            seat,
+            counted_as,
             source_between: place.source(),
             serial,
             state: State::Reading,
@@ -545,7 +545,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::shell::connection_counts::Crowd;
+    use crate::shell::connection_counts::ConnectionCounts;
 
     #[test]
     fn an_answer_without_room_is_tried_again_long_before_its_reader_counts_as_stuck() {
@@ -553,8 +553,9 @@ mod tests {
         let accepted =
             Accepted { socket: socket.into(), acceptor: 0, listener: ListenerId::at(0), place: Place::Inherited };
         let now = Moment(1_000_000_000);
-        let (serial, seat) = Crowd::default().add(Purpose::Requests, ListenerId::at(0), Source::Inherited);
-        let (mut transport, _) = Exchange::new(now, accepted, Purpose::Requests, limits(0), serial, seat);
+        let (serial, counted_as) =
+            ConnectionCounts::default().add(Purpose::Requests, ListenerId::at(0), Source::Inherited);
+        let (mut transport, _) = Exchange::new(now, accepted, Purpose::Requests, limits(0), serial, counted_as);
         transport.deadline = Some(now.after(SEND_TIME));
         assert_eq!(transport.due(), transport.deadline);
         // The kernel may report room only once a third of its buffer is free, which a slow reader takes minutes for.

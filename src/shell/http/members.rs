@@ -46,7 +46,7 @@ impl QueuedMessage {
     }
 }
 
-/// What a member is. What it keeps is said by [`Keeps`], and what happens to it in `protocols`.
+/// What a member is. What it keeps is said by [`RoleData`], and what happens to it in `protocols`.
 pub(super) enum Role {
     /// A session of MCP's older revisions.
     Session(Box<Session>),
@@ -58,7 +58,7 @@ pub(super) enum Role {
 
 impl Role {
     /// What it keeps, whatever it is.
-    pub(super) fn kept(&self) -> &dyn Keeps {
+    pub(super) fn kept(&self) -> &dyn RoleData {
         match self {
             Self::Session(session) => &**session,
             Self::Modern(modern) => modern,
@@ -66,7 +66,7 @@ impl Role {
         }
     }
 
-    fn kept_mut(&mut self) -> &mut dyn Keeps {
+    fn kept_mut(&mut self) -> &mut dyn RoleData {
         match self {
             Self::Session(session) => &mut **session,
             Self::Modern(modern) => modern,
@@ -81,7 +81,7 @@ pub(super) struct Modern {
 }
 
 /// What a member keeps.
-pub(super) trait Keeps {
+pub(super) trait RoleData {
     /// Its name, by which its client addresses it.
     fn id(&self) -> Option<&str>;
 

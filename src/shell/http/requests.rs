@@ -414,7 +414,7 @@ impl<I: Io> Reactor<I> {
     /// Why a request of a session of MCP is refused while the daemon shuts down: the session ends with it, or continues at
     /// the next one.
     pub(super) fn shuts_session_down(&self, id: &str) -> Fault {
-        if self.lasting.has(id) { Fault::shutting_down() } else { Fault::session_shuts_down() }
+        if self.persistence.has(id) { Fault::shutting_down() } else { Fault::session_shuts_down() }
     }
 }
 

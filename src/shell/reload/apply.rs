@@ -93,14 +93,14 @@ impl<I: Io> Shell<I> {
         match prepared {
             Err(error) => self.end_reload(error.exit_code(), error.to_string().lines().map(str::to_owned)),
             Ok(prepared) if self.reloads.outcomes.last.is_dry_run => {
-                let said = self.said(&prepared);
-                self.end_reload(exit::OK, said);
+                let lines = self.outcome_lines(&prepared);
+                self.end_reload(exit::OK, lines);
             }
             Ok(_) if self.bus.view().stage() > Stage::Running => {
                 self.end_reload(exit::FAILURE, ["the daemon shuts down".to_owned()]);
             }
             Ok(prepared) => {
-                self.reloads.outcomes.last.lines = self.said(&prepared);
+                self.reloads.outcomes.last.lines = self.outcome_lines(&prepared);
                 self.take_over(now, prepared);
                 let until = now.after(SETTLES_WITHIN);
                 self.reloads.settles_by = Some(until);
@@ -110,7 +110,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// The messages about changes, and the new warnings.
-    fn said(&self, prepared: &Prepared) -> Vec<String> {
+    fn outcome_lines(&self, prepared: &Prepared) -> Vec<String> {
         let (plan, before) = (&prepared.plan, self.reloads.running.warnings());
         let mut lines = plan.changes.clone();
         if lines.is_empty() {
@@ -138,13 +138,13 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         reactor.connections.configure(config);
         reactor.http.configure(config);
-        reactor.lasting.configure(config);
+        reactor.persistence.configure(config);
         reactor.memory.most = config.limits.max_memory;
         reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
         reactor.listeners.terms = config.listeners.iter().map(|listener| ClientTerms::of(listener, config)).collect();
         reactor.listeners.grants.keeps_own = config.has_personal_pools();
         if let Some(Allowance { handshakes, http, .. }) = allowance {
-            self.reactor.connections.crowd.allow(http, handshakes);
+            self.reactor.connections.counts.allow(http, handshakes);
         }
         self.step(|shell| shell.reactor.carry_out(shell.bus.reload(now, config.settings()), None));
         for listening in opened {
@@ -271,7 +271,7 @@ impl<I: Io> Shell<I> {
                 LoopMessage::Prepared(prepared) => self.take_prepared(now, *prepared),
                 LoopMessage::Measured(mib) => self.reactor.dispatch(now, Input::WorkersMemoryMeasured { mib }),
                 LoopMessage::Grown(worker, mib) => self.reactor.dispatch(now, Input::WorkerMemoryGrew { worker, mib }),
-                LoopMessage::StateWritten(result) => self.reactor.lasting.written(now, &result),
+                LoopMessage::StateWritten(result) => self.reactor.persistence.written(now, &result),
                 LoopMessage::Tokens(list, owner, content) => self.take_token_file(now, list, owner, content),
             }
         }

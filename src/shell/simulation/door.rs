@@ -425,8 +425,8 @@ impl Door {
             }
         }
         let until = self.machine.shell.reactor.clock.now().after(Duration::from_secs(600));
-        self.machine.shell.reactor.lasting = Persistence::of(kept);
-        self.machine.shell.reactor.lasting.wait_until(until);
+        self.machine.shell.reactor.persistence = Persistence::of(kept);
+        self.machine.shell.reactor.persistence.wait_until(until);
         let callers = if self.acp.is_some() { self.random.range(1..4) } else { 0 };
         self.callers.extend((0..callers).map(|name| Caller::new(100 + name)));
         let mut steps = self.random.range(200..STEPS).min(most_steps).max(1);

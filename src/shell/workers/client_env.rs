@@ -11,14 +11,14 @@ use crate::config::EnvFrom;
 use crate::env_file::{self, Unread, Variables};
 
 /// What is known of a client for its own worker.
-pub(in crate::shell) struct Kept {
+pub(in crate::shell) struct EnvSource {
     /// Its verified name, and who vouches for it.
     owner: Option<(Vouches, Arc<str>)>,
     /// What its request has brought.
     credentials: Option<Rc<Credentials>>,
 }
 
-impl Kept {
+impl EnvSource {
     pub(in crate::shell) fn new(names: &Names, credentials: Option<Rc<Credentials>>) -> Self {
         Self { owner: names.owner().map(|owner| (owner.vouches, owner.name.into())), credentials }
     }
@@ -37,7 +37,7 @@ impl ClientEnv {
     ///
     /// # Errors
     /// Something is missing: what, for the client and the log.
-    pub(in crate::shell) fn of(from: &EnvFrom, client: Option<&Kept>) -> Result<Self, String> {
+    pub(in crate::shell) fn of(from: &EnvFrom, client: Option<&EnvSource>) -> Result<Self, String> {
         let mut values = Variables::with_capacity(from.headers.len());
         for (header, variable) in &from.headers {
             let brought = client.and_then(|client| client.credentials.as_ref());
@@ -93,25 +93,26 @@ mod tests {
     use crate::http1::HeadReader;
 
     /// What is kept of a client whose request had this field, when these were looked for.
-    fn kept(field: &str, looked_for: &[&str]) -> Kept {
+    fn kept(field: &str, looked_for: &[&str]) -> EnvSource {
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n");
         let mut reader = HeadReader::default();
         let head = reader.read(head.as_bytes()).expect("it is HTTP").expect("it is whole");
         let brought = Credentials::of(&head.fields, looked_for.iter().copied()).expect("it is right");
-        Kept::new(&Names::default(), Some(Rc::new(brought)))
+        EnvSource::new(&Names::default(), Some(Rc::new(brought)))
     }
 
     #[test]
     fn who_began_before_a_reload_asked_for_it_is_not_blamed_for_what_is_missing() {
         let headers = EnvFrom { headers: vec![("X-Key".into(), "KEY".into())], files: None };
         let files = EnvFrom { files: Some("/x".into()), headers: Vec::new() };
-        let why =
-            |from: &EnvFrom, client: Option<&Kept>| ClientEnv::of(from, client).map(drop).expect_err("it is missing");
+        let why = |from: &EnvFrom, client: Option<&EnvSource>| {
+            ClientEnv::of(from, client).map(drop).expect_err("it is missing")
+        };
         let looked_for = kept("X-Other: a", &["X-Key"]);
         assert!(why(&headers, Some(&looked_for)).contains("this has no X-Key"));
         assert!(why(&headers, Some(&kept("X-Key: undefined", &["X-Key"]))).contains("this has no X-Key"));
         let older = kept("X-Key: a", &["X-Other"]);
-        for client in [Some(&older), Some(&Kept::new(&Names::default(), None)), None] {
+        for client in [Some(&older), Some(&EnvSource::new(&Names::default(), None)), None] {
             assert!(why(&headers, client).starts_with("nobody looked for X-Key when this began"));
         }
         for client in [Some(&older), None] {

@@ -27,7 +27,7 @@ use spawn::NotStarted;
 const LONGEST_SAID: usize = 200;
 
 /// Keeps a line of a worker's stderr as the last one of its pool.
-fn note_said(kept: &mut String, line: &[u8]) {
+fn keep_last_line(kept: &mut String, line: &[u8]) {
     kept.clear();
     let text = String::from_utf8_lossy(&line[..line.len().min(LONGEST_SAID)]);
     kept.extend(text.chars().filter(|letter| !letter.is_control()));
@@ -37,7 +37,7 @@ impl<I: Io> Reactor<I> {
     /// Begins to start a worker. Its input is queued in its outbox meanwhile.
     pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName, generation: u32, client: Option<ClientKey>) {
         self.connections.add(Transport::of_worker(), Endpoint::of_worker(worker, name));
-        let client = client.and_then(|client| self.listeners.grants.own_of(client));
+        let client = client.and_then(|client| self.listeners.grants.env_source(client));
         if let Err(error) = self.workers.begin(worker, name.pool, generation, client) {
             self.not_started(self.clock.now(), worker, name, &error);
         }
@@ -109,15 +109,15 @@ impl<I: Io> Reactor<I> {
         if let (Some(stderr), Some(name)) = (&mut endpoint.stderr, endpoint.name.as_deref().copied()) {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool.index()];
-            let said_last = &mut self.workers.said;
+            let last_lines = &mut self.workers.last_stderr;
             // The last line is kept whatever the log wants: what clients are sent does not depend on its level.
             let is_wanted = log::is_wanted(log::OF_WORKERS);
-            let mut log_item = |said: LogItem<'_>| {
-                if let LogItem::Line(line, _) = said {
-                    note_said(said_last.entry(name.pool.index()).or_default(), line);
+            let mut log_item = |item: LogItem<'_>| {
+                if let LogItem::Line(line, _) = item {
+                    keep_last_line(last_lines.entry(name.pool.index()).or_default(), line);
                 }
                 if is_wanted {
-                    log::worker(&pool.core.id, name, said);
+                    log::worker(&pool.core.id, name, item);
                 }
             };
             if result > 0 {
@@ -147,7 +147,7 @@ impl<I: Io> Reactor<I> {
         let line = [PLACE, line.strip_suffix(b"\r").unwrap_or(line)].concat();
         let length = length.max(line.len() - PLACE.len()) + PLACE.len();
         let pool = &self.workers.pools[name.pool.index()];
-        let log_item = |said: LogItem<'_>| log::worker(&pool.core.id, name, said);
+        let log_item = |item: LogItem<'_>| log::worker(&pool.core.id, name, item);
         match &mut endpoint.stderr {
             Some(stderr) => {
                 stderr.pass(self.clock.now(), &line, length, log_item);
@@ -162,7 +162,7 @@ impl<I: Io> Reactor<I> {
         let (transport, endpoint) = self.connections.peer_parts(slot);
         let (Some(stderr), Some(name)) = (&mut endpoint.stderr, endpoint.name.as_deref().copied()) else { return };
         let pool = &self.workers.pools[name.pool.index()];
-        stderr.log_left_out(now, |said| log::worker(&pool.core.id, name, said));
+        stderr.log_left_out(now, |item| log::worker(&pool.core.id, name, item));
         let resumes = stderr.paused_until.take_if(|until| *until <= now).is_some();
         if resumes && !transport.in_flight.has(Flight::Stderr) {
             self.read_stderr(slot);

@@ -392,15 +392,15 @@ mod tests {
     }
 
     /// What a worker writes to stdout until its end.
-    fn said(job: &SpawnJob) -> String {
+    fn printed(job: &SpawnJob) -> String {
         started(job, None, |_, result| {
             let spawned = result.expect("it is started");
             drop(spawned.stdin);
             fcntl_setfl(&spawned.stdout, OFlags::empty()).expect("it is open");
-            let mut said = String::new();
-            File::from(spawned.stdout).read_to_string(&mut said).expect("it is text");
+            let mut text = String::new();
+            File::from(spawned.stdout).read_to_string(&mut text).expect("it is text");
             waitpid(Pid::from_raw(spawned.pid as i32), WaitOptions::empty()).expect("it is our child");
-            said
+            text
         })
     }
 
@@ -457,14 +457,14 @@ mod tests {
         let starting = crate::testing::STARTS.write();
         assert!(Command::new("sh").args(["-c", write, &path]).status().expect("it is there").success());
         drop(starting);
-        assert_eq!(said(&job(&path, &["one", "and two"], |_| ())), format!("{path}.one.and two."));
+        assert_eq!(printed(&job(&path, &["one", "and two"], |_| ())), format!("{path}.one.and two."));
     }
 
     #[test]
     fn a_worker_begins_with_default_actions_of_all_signals_and_none_blocked() {
         /// The numbers 32 to 34, which C libraries keep for themselves and refuse to change.
         const OF_LIBRARIES: u64 = 0b111 << 31;
-        let status = said(&job("/bin/cat", &["/proc/self/status"], |_| ()));
+        let status = printed(&job("/bin/cat", &["/proc/self/status"], |_| ()));
         let mask = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it is in proc_pid_status(5)");
             u64::from_str_radix(line.trim(), 16).expect("a mask") & !OF_LIBRARIES

@@ -197,18 +197,18 @@ fn a_worker_that_hangs_is_seen_after_its_client_has_left() {
     // With a half-close it would wait for its answer.
     client.reset();
     until_status(&daemon, "/readyz", 503);
-    assert_eq!(Admin::of(&daemon).get("/readyz?doubtful=404").status, 404);
+    assert_eq!(Admin::of(&daemon).get("/readyz?unresponsive=404").status, 404);
     let why = Admin::of(&daemon).get("/readyz?pool=agents").body;
     assert!(why.contains("say nothing although they owe answers"), "{why}");
     let text = Admin::of(&daemon).get("/metrics").body;
-    assert!(text.contains("stdio_bus_workers_doubtful{pool=\"agents\"} 1\n"), "{text}");
+    assert!(text.contains("stdio_bus_workers_unresponsive{pool=\"agents\"} 1\n"), "{text}");
     assert!(!text.contains("stdio_bus_requests_owed_oldest_seconds{pool=\"agents\"} 0\n"), "{text}");
     let rows = |table: &str| -> Value {
         let shown: Value = serde_json::from_str(&said(&daemon, &["show", table, "--json"])).expect("it is JSON");
         shown[table].clone()
     };
     let workers = rows("workers");
-    assert!(workers[0]["doubtful"] == true && workers[0]["owes_seconds"].as_f64() > Some(1.0), "{workers}");
+    assert!(workers[0]["unresponsive"] == true && workers[0]["owes_seconds"].as_f64() > Some(1.0), "{workers}");
     let waiting = rows("waiting");
     assert_eq!(waiting[0]["who"], "a client that has left", "{waiting}");
     assert_eq!((&waiting[0]["waits_for"], &waiting[0]["what"]), (&json!("worker agents/0"), &json!("the answer to 7")));

@@ -322,20 +322,20 @@ impl Group {
         workers.any(|worker| ctx.workers.worker_takes_messages(worker))
     }
 
-    /// Whether one of its slots has a worker that takes messages, and is neither doubtful nor on trial.
+    /// Whether one of its slots has a worker that takes messages, and is neither unresponsive nor on trial.
     pub(super) fn has_well(&self, ctx: &Ctx, pools: &Pools) -> bool {
         let mut workers = self.slots.iter().filter_map(|slot| ctx.workers.get(pools[*slot].worker?));
-        workers.any(|worker| worker.takes_messages() && !worker.is_doubtful() && !worker.is_on_trial())
+        workers.any(|worker| worker.takes_messages() && !worker.is_unresponsive() && !worker.is_on_trial())
     }
 
     /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). While there is another one, workers on trial are
-    /// passed over, unless one that owes nothing `may_try` the line; while there is one of either kind, doubtful workers are.
+    /// passed over, unless one that owes nothing `may_try` the line; while there is one of either kind, unresponsive workers are.
     /// Those of paused pools are passed over unless all pools of the group are paused.
     pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, pools: &Pools, may_try: bool) -> Option<WorkerKey> {
         let goes_on = |worker: &Worker| !pools.are_paused() || !pools[worker.fleet.pool].is_paused();
-        let is_well = |worker: &Worker| !worker.is_doubtful() && worker.gets_lines(may_try) && goes_on(worker);
+        let is_well = |worker: &Worker| !worker.is_unresponsive() && worker.gets_lines(may_try) && goes_on(worker);
         self.next_such(ctx, pools, is_well)
-            .or_else(|| self.next_such(ctx, pools, |worker| !worker.is_doubtful() && goes_on(worker)))
+            .or_else(|| self.next_such(ctx, pools, |worker| !worker.is_unresponsive() && goes_on(worker)))
             .or_else(|| self.next_such(ctx, pools, goes_on))
             .or_else(|| if self.is_paused(pools) { self.next_such(ctx, pools, |_| true) } else { None })
     }

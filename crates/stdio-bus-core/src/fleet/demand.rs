@@ -59,7 +59,7 @@ impl Fleets {
         let are_paused = here.is_paused(pools);
         let takes_work = |fleet: FleetId| are_paused || !pools[fleet.pool].is_paused();
         let serves = |key: WorkerKey| {
-            let worker = ctx.workers.get(key).filter(|worker| worker.takes_messages() && !worker.is_doubtful());
+            let worker = ctx.workers.get(key).filter(|worker| worker.takes_messages() && !worker.is_unresponsive());
             worker.is_some_and(|worker| takes_work(worker.fleet))
         };
         let mut workers = here.slots().iter().filter_map(|slot| pools[*slot].worker);

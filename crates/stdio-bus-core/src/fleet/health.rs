@@ -1,5 +1,5 @@
-//! Workers that hang. One that has said nothing for a while although it owes answers is doubtful (`worker_silent_sec`): no
-//! line that any worker may get is sent to it while another one is well, and a pool of doubtful workers is not ready.
+//! Workers that hang. One that has said nothing for a while although it owes answers is unresponsive (`worker_silent_sec`): no
+//! line that any worker may get is sent to it while another one is well, and a pool of unresponsive workers is not ready.
 //! Its next line ends that. What it owes are the requests that it was sent and has not answered, also those of clients
 //! that have left, but none that was cancelled, and no subscription.
 //!
@@ -29,9 +29,9 @@ use crate::report::Reason;
 use crate::requests::Requests;
 use crate::settings::{Check, Era, Settings};
 
-/// A worker that owes answers is looked at this often until it is doubtful.
+/// A worker that owes answers is looked at this often until it is unresponsive.
 const LOOKS: u32 = 4;
-/// A doubtful worker is looked at again after this time, so that others learn soon that it is well.
+/// An unresponsive worker is looked at again after this time, so that others learn soon that it is well.
 const SOON: Duration = Duration::from_secs(1);
 /// So many checks in a row without the expected answer show that a worker hangs.
 const MOST_MISSES: u32 = 2;
@@ -47,7 +47,7 @@ pub(crate) struct Health {
     owed: bool,
     /// When a client has last answered a question of it.
     active_at: Moment,
-    /// It is doubtful since then, if it has said nothing since.
+    /// It is unresponsive since then, if it has said nothing since.
     since: Option<Moment>,
     /// The check that it has not answered: its id, and when it was sent.
     asked: Option<(Id, Moment)>,
@@ -66,7 +66,7 @@ pub(crate) enum Look {
 }
 
 impl Health {
-    /// Whether it was doubtful when it was last looked at. It may have said something since.
+    /// Whether it was unresponsive when it was last looked at. It may have said something since.
     #[inline(always)]
     pub(crate) fn is_raised(&self) -> bool {
         self.since.is_some()
@@ -121,22 +121,22 @@ impl Settings {
 
 impl Worker {
     /// Whether it has said nothing for so long that what any worker may get is sent to others.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.doubt.since.is_some_and(|since| self.end.stream.spoke_at().is_none_or(|spoke| spoke < since))
+    pub(crate) fn is_unresponsive(&self) -> bool {
+        self.health.since.is_some_and(|since| self.end.stream.spoke_at().is_none_or(|spoke| spoke < since))
     }
 }
 
 /// Takes a worker's answer to a check, if this is one. Returns whether it is.
 pub(crate) fn take_check(ctx: &mut Ctx, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
     let Some(worker) = ctx.workers.get_mut(key) else { return false };
-    if worker.doubt.asked.take_if(|(asked, _)| asked == id).is_none() {
+    if worker.health.asked.take_if(|(asked, _)| asked == id).is_none() {
         return false;
     }
-    worker.doubt.checked_at = ctx.time.now();
+    worker.health.checked_at = ctx.time.now();
     let expected = ctx.settings.pools[worker.fleet].check.as_ref().and_then(|check| check.expects.as_deref());
     let has = |text: &str| memchr::memmem::find(line.get(line.span), text.as_bytes()).is_some();
-    worker.doubt.misses = if expected.is_none_or(has) { 0 } else { worker.doubt.misses + 1 };
-    if worker.doubt.misses >= MOST_MISSES {
+    worker.health.misses = if expected.is_none_or(has) { 0 } else { worker.health.misses + 1 };
+    if worker.health.misses >= MOST_MISSES {
         ctx.wake_at(key.into(), ctx.time.now());
     }
     true
@@ -155,21 +155,21 @@ impl Requests {
         let is_its_turn = worker.has_run() && !worker.end.gate.is_held_up() && worker.end.asked.is_empty();
         let oldest = first.and_then(|_| self.oldest_owed(key)).filter(|_| is_its_turn);
         let spoke = worker.end.stream.spoke_at().unwrap_or(worker.process.started());
-        let active_at = spoke.max(worker.answering.read_since()).max(worker.doubt.active_at);
-        worker.doubt.look([now, active_at, ctx.time.awake_since(Moment::default())], oldest, limit);
-        let silent = worker.doubt.silent;
-        // It may have said something and been silent again since it was doubtful.
-        let was_doubtful = worker.is_doubtful();
-        let is_doubtful = oldest.is_some() && limit.is_some_and(|limit| silent >= limit);
-        if is_doubtful != was_doubtful || is_doubtful != worker.doubt.is_raised() {
-            worker.doubt.since = is_doubtful.then_some(now);
+        let active_at = spoke.max(worker.answering.read_since()).max(worker.health.active_at);
+        worker.health.look([now, active_at, ctx.time.awake_since(Moment::default())], oldest, limit);
+        let silent = worker.health.silent;
+        // It may have said something and been silent again since it was unresponsive.
+        let was_unresponsive = worker.is_unresponsive();
+        let is_unresponsive = oldest.is_some() && limit.is_some_and(|limit| silent >= limit);
+        if is_unresponsive != was_unresponsive || is_unresponsive != worker.health.is_raised() {
+            worker.health.since = is_unresponsive.then_some(now);
             ctx.workers_changed = true;
-            warn_of_doubt(ctx, key, is_doubtful.then_some(silent));
+            report_silence(ctx, key, is_unresponsive.then_some(silent));
         }
         let Some(first) = first else { return Look::Again(None) };
         let next = match limit {
             _ if oldest.is_none() => first,
-            _ if is_doubtful => SOON.min(first),
+            _ if is_unresponsive => SOON.min(first),
             Some(limit) => first.min(limit - silent),
             None => first,
         };
@@ -188,7 +188,7 @@ impl Requests {
         let now = ctx.time.now();
         let Some(worker) = ctx.workers.get_mut(key) else { return Look::Again(None) };
         let spoke = worker.end.stream.spoke_at().unwrap_or_default();
-        let Health { silent, asked, misses, checked_at, .. } = &mut worker.doubt;
+        let Health { silent, asked, misses, checked_at, .. } = &mut worker.health;
         if !owes {
             *misses = 0;
             asked.iter_mut().for_each(|(_, at)| *at = now);
@@ -218,7 +218,7 @@ impl Requests {
         let id = self.make_name(ctx, key.into(), false);
         ctx.send(key.into(), &check.line(era, &id));
         if let Some(worker) = ctx.workers.get_mut(key) {
-            worker.doubt.asked = Some((id, now));
+            worker.health.asked = Some((id, now));
         }
         Look::Again(Some(now.after(check.every)))
     }
@@ -237,10 +237,10 @@ impl Check {
     }
 }
 
-/// Reports that a worker is doubtful since it was silent for so long, or no longer.
-fn warn_of_doubt(ctx: &mut Ctx, key: WorkerKey, silent: Option<Duration>) {
+/// Reports that a worker is unresponsive since it was silent for so long, or no longer.
+fn report_silence(ctx: &mut Ctx, key: WorkerKey, silent: Option<Duration>) {
     match silent {
-        Some(silent) => ctx.report(Reason::WorkerDoubtful, Some(Peer::Worker(key)), || {
+        Some(silent) => ctx.report(Reason::WorkerUnresponsive, Some(Peer::Worker(key)), || {
             format!(
                 "a worker has said nothing for {} s although it owes answers: new clients go to others; show workers and \
                  show pending say what it owes",
@@ -264,19 +264,19 @@ mod tests {
     #[test]
     fn silence_counts_while_something_is_owed_and_a_word_ends_it() {
         let limit = Some(Duration::from_secs(60));
-        let mut doubt = Health::default();
-        let look = |doubt: &mut Health, now, active_at, oldest: Option<u64>| {
-            doubt.look([at(now), at(active_at), at(0)], oldest.map(at), limit);
-            doubt.silent.as_secs()
+        let mut health = Health::default();
+        let look = |health: &mut Health, now, active_at, oldest: Option<u64>| {
+            health.look([at(now), at(active_at), at(0)], oldest.map(at), limit);
+            health.silent.as_secs()
         };
-        assert_eq!(look(&mut doubt, 100, 10, Some(90)), 10, "it was asked ten seconds ago");
-        assert_eq!(look(&mut doubt, 110, 10, Some(105)), 20, "one request has taken the place of another one");
-        assert_eq!(look(&mut doubt, 120, 112, Some(105)), 8, "it has spoken");
-        assert_eq!(look(&mut doubt, 160, 112, Some(105)), 48);
-        assert_eq!(look(&mut doubt, 170, 112, None), 48, "its client has given up");
-        assert_eq!(look(&mut doubt, 300, 112, Some(290)), 55, "a part of it is forgotten");
-        assert_eq!(look(&mut doubt, 310, 305, Some(290)), 5);
-        doubt.look([at(400), at(305), at(390)], Some(at(290)), limit);
-        assert_eq!(doubt.silent.as_secs(), 15, "the daemon did not run for a while, and the worker perhaps neither");
+        assert_eq!(look(&mut health, 100, 10, Some(90)), 10, "it was asked ten seconds ago");
+        assert_eq!(look(&mut health, 110, 10, Some(105)), 20, "one request has taken the place of another one");
+        assert_eq!(look(&mut health, 120, 112, Some(105)), 8, "it has spoken");
+        assert_eq!(look(&mut health, 160, 112, Some(105)), 48);
+        assert_eq!(look(&mut health, 170, 112, None), 48, "its client has given up");
+        assert_eq!(look(&mut health, 300, 112, Some(290)), 55, "a part of it is forgotten");
+        assert_eq!(look(&mut health, 310, 305, Some(290)), 5);
+        health.look([at(400), at(305), at(390)], Some(at(290)), limit);
+        assert_eq!(health.silent.as_secs(), 15, "the daemon did not run for a while, and the worker perhaps neither");
     }
 }

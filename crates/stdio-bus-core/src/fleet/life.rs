@@ -40,7 +40,7 @@ impl Bus {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let fleet = worker.fleet;
         worker.process.run(pid, self.ctx.time.now());
-        self.fleets.pools[worker.fleet.pool].tally.note(Reason::WorkerStarted);
+        self.fleets.pools[worker.fleet.pool].stats.note(Reason::WorkerStarted);
         self.ctx.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, WorkerEvent::Spawned);
         ask_era(&mut self.ctx, key);
@@ -63,7 +63,7 @@ impl Bus {
                 self.ctx.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
                 if let Some(worker) = self.ctx.workers.get_mut(key) {
                     worker.process.fail_to_start(fault == Unstarted::Shortage);
-                    self.fleets.pools[worker.fleet.pool].tally.note(Reason::SpawnFailed);
+                    self.fleets.pools[worker.fleet.pool].stats.note(Reason::SpawnFailed);
                 }
             }
         }
@@ -106,7 +106,7 @@ impl Bus {
         let unwanted = unwanted.filter(|_| !was_asked);
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
         debug_assert!(unwanted.is_none_or(|reason| ENDS.contains(&reason)), "no metric shows {unwanted:?}");
-        self.fleets.pools[worker.fleet.pool].tally.note(unwanted.unwrap_or(Reason::WorkerStopped));
+        self.fleets.pools[worker.fleet.pool].stats.note(unwanted.unwrap_or(Reason::WorkerStopped));
         let (pending, sessions) = (worker.end.to_answer.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
         self.ctx.report(reason, Some(Peer::Worker(key)), || match cause {

@@ -24,7 +24,7 @@ use crate::histogram::Histogram;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::peers::{Endpoint, Workers};
-use crate::pool_stats::{ReasonCounts, Tally};
+use crate::pool_stats::{PoolStats, ReasonCounts};
 use crate::port::Effect;
 use crate::report::{Reason, Report, WorkerName};
 use crate::settings::{self, Assignment, Era, Settings};
@@ -221,7 +221,7 @@ pub(crate) struct Pool {
     /// Whether its command serves 2026-07-28, if that matters.
     pub(in crate::fleet) discovery: Option<Discovery>,
     /// Its counters.
-    pub(in crate::fleet) tally: Tally,
+    pub(in crate::fleet) stats: PoolStats,
     /// How often it was woken.
     pub(in crate::fleet) woken: u64,
     /// How long its wakes have taken, to the first answer of a worker.
@@ -239,7 +239,7 @@ impl Pool {
         Self {
             fleets: [Some(Fleet::new(pool, id.of(Era::Legacy), legacy)), modern],
             discovery: has_both.then(Discovery::default),
-            tally: Tally::default(),
+            stats: PoolStats::default(),
             woken: 0,
             wakes: Histogram::default(),
             is_paused: false,
@@ -257,8 +257,8 @@ impl Pool {
     }
 
     /// Its counters.
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(crate) fn stats(&self) -> &PoolStats {
+        &self.stats
     }
 
     /// How often it was woken.
@@ -417,7 +417,7 @@ impl Pools {
     /// A client's request gets an error of the bus instead of an answer.
     pub(crate) fn count_error(&mut self, pool: Option<PoolId>, reason: Reason) {
         match pool {
-            Some(pool) => self[pool].tally.fail(reason),
+            Some(pool) => self[pool].stats.fail(reason),
             None => self.errors_of_no_pool.count(reason),
         }
     }
@@ -439,8 +439,8 @@ impl Pools {
 
     /// The counters of a pool, to count in.
     #[inline(always)]
-    pub(crate) fn tally_mut(&mut self, pool: PoolId) -> &mut Tally {
-        &mut self[pool].tally
+    pub(crate) fn stats_mut(&mut self, pool: PoolId) -> &mut PoolStats {
+        &mut self[pool].stats
     }
 }
 
@@ -773,7 +773,7 @@ impl Pools {
                 (Reason::PoolDegraded, text)
             }
         };
-        self[worker.fleet.pool].tally.note(reason);
+        self[worker.fleet.pool].stats.note(reason);
         ctx.emit_report(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
 }

@@ -4,7 +4,7 @@
 //! A listener is ready if a message of a new client that names no pool would find a running worker, and there is room
 //! for the client. A worker that is being started does not count, though messages for it would be kept; nor does a
 //! worker on probation, whose predecessors have failed in a row, until it has answered or has run for some seconds:
-//! otherwise a pool of crashing workers would attract clients with each of them. Nor does a doubtful one (`health.rs`).
+//! otherwise a pool of crashing workers would attract clients with each of them. Nor does an unresponsive one (`health.rs`).
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -31,8 +31,8 @@ pub enum Readiness {
     Ready,
     /// They are not, for this reason, and others are not served either.
     NotReady(String),
-    /// All workers that run are doubtful, and say nothing to anybody; what they have been asked may still be answered.
-    Doubtful(String),
+    /// All workers that run are unresponsive, and say nothing to anybody; what they have been asked may still be answered.
+    Unresponsive(String),
     /// There is no room for them, for this reason; connected clients go on.
     Full(String),
     /// The operator has paused what would serve them; connected clients go on.
@@ -54,7 +54,7 @@ impl Readiness {
     /// Why they are not, unless the daemon shuts down.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            Self::NotReady(why) | Self::Doubtful(why) | Self::Full(why) | Self::Paused(why) => Some(why),
+            Self::NotReady(why) | Self::Unresponsive(why) | Self::Full(why) | Self::Paused(why) => Some(why),
             Self::Ready | Self::Draining => None,
         }
     }
@@ -66,8 +66,8 @@ enum Unready {
     Full(String),
     /// Others are, and new ones will be when the operator says so.
     Paused(String),
-    /// Others may be: their workers are doubtful.
-    Doubtful(String),
+    /// Others may be: their workers are unresponsive.
+    Unresponsive(String),
     /// Nobody is.
     Dead(String),
 }
@@ -77,7 +77,7 @@ impl Unready {
     fn rank(&self) -> u8 {
         match self {
             Self::Full(_) | Self::Paused(_) => 2,
-            Self::Doubtful(_) => 1,
+            Self::Unresponsive(_) => 1,
             Self::Dead(_) => 0,
         }
     }
@@ -101,7 +101,7 @@ fn any_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), 
     let better = |first: Unready, next: Unready| {
         let (better, other) = if next.rank() > first.rank() { (next, first) } else { (first, next) };
         match (better, other) {
-            (Unready::Paused(why), Unready::Dead(other) | Unready::Doubtful(other)) => {
+            (Unready::Paused(why), Unready::Dead(other) | Unready::Unresponsive(other)) => {
                 Unready::Paused(format!("{why}, and {other}"))
             }
             (better, _) => better,
@@ -136,7 +136,7 @@ fn readiness_if(ctx: &Ctx, ends_sessions: bool, serves: impl FnOnce() -> Result<
         Ok(()) => Readiness::Ready,
         Err(Unready::Full(why)) => Readiness::Full(why),
         Err(Unready::Paused(why)) => Readiness::Paused(why),
-        Err(Unready::Doubtful(why)) => Readiness::Doubtful(why),
+        Err(Unready::Unresponsive(why)) => Readiness::Unresponsive(why),
         Err(Unready::Dead(why)) => Readiness::NotReady(why),
     }
 }
@@ -194,11 +194,11 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     if workers().any(Worker::is_asked) {
         return dead(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
     }
-    if workers().any(|worker| worker.runs() && worker.is_doubtful()) {
+    if workers().any(|worker| worker.runs() && worker.is_unresponsive()) {
         let why = format!(
             "the workers of pool \"{id}\" say nothing although they owe answers (worker_silent_sec); see show waiting"
         );
-        return Err(Unready::Doubtful(why));
+        return Err(Unready::Unresponsive(why));
     }
     if workers().any(Worker::runs) {
         return dead(format!(
@@ -255,7 +255,7 @@ pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
         }
         let group = &fleets.balancer[fleets.balancer.of_listener(listener)];
         let why_not = match any_or_first(group.fleets().map(|fleet| pool_works(&fleets.pools, ctx, fleet.pool))) {
-            Err(Unready::Dead(why) | Unready::Doubtful(why)) => Some(why),
+            Err(Unready::Dead(why) | Unready::Unresponsive(why)) => Some(why),
             Ok(()) | Err(Unready::Full(_) | Unready::Paused(_)) => None,
         };
         let runs = why_not.is_none();

@@ -145,7 +145,7 @@ pub(crate) fn arrange_pools(
         sessions.forget_pool(pool);
         tasks.forget_pool(pool);
         ctx.denials.forget_pool(pool);
-        ctx.usage.forget_pool(pool, pools[pool].tally().ended());
+        ctx.usage.forget_pool(pool, pools[pool].stats().ended());
     }
     pools.arrange(&ctx.settings, is_another)
 }

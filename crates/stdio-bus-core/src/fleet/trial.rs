@@ -47,7 +47,7 @@ impl Worker {
 
     /// Whether it may be tried with a request: it runs, and owes nothing.
     fn is_free_to_try(&self) -> bool {
-        self.runs() && self.end.to_answer.count() == 0 && self.greeting.asked.is_empty() && !self.doubt.is_checked()
+        self.runs() && self.end.to_answer.count() == 0 && self.greeting.asked.is_empty() && !self.health.is_checked()
     }
 
     /// Whether it gets a line although others are well; `may_try` says whether the line is one for a worker on trial.

@@ -369,7 +369,7 @@ impl Creating {
 /// | `greeting` | `eras/opening.rs` | the `initialize` of clients |
 /// | `lifetime` | `lifetime.rs`, asked by `answering.rs`, `rollout.rs`, `reload.rs` and `life.rs` | how long it stays |
 /// | `answering` | `answering.rs`, asked by `trial.rs` | how it answers, within which limits, and whether it is on trial |
-/// | `doubt` | `health.rs`, asked by `requests/ends.rs` | whether it hangs |
+/// | `health` | `health.rs`, asked by `requests/ends.rs` | whether it hangs |
 /// | `creating` | this file, asked by `correlation.rs` and `requests/ends.rs` | requests for new sessions |
 /// | `updates` | this file, asked by `pool.rs`, `session/activity.rs` and `session/children.rs` | which of its updates are read |
 /// | `early` | `session/early_notifications.rs` | lines of sessions that are not known yet |
@@ -398,7 +398,7 @@ pub(crate) struct Worker {
     /// Its record of answers.
     pub(in crate::fleet) answering: Answering,
     /// Its silence.
-    pub(in crate::fleet) doubt: Health,
+    pub(in crate::fleet) health: Health,
     /// Its pending requests for new sessions.
     pub(in crate::fleet) creating: Creating,
     /// The clients whose lines it has received.
@@ -478,13 +478,13 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(crate) fn doubt(&self) -> &Health {
-        &self.doubt
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
     }
 
     #[inline(always)]
-    pub(crate) fn doubt_mut(&mut self) -> &mut Health {
-        &mut self.doubt
+    pub(crate) fn health_mut(&mut self) -> &mut Health {
+        &mut self.health
     }
 
     #[inline(always)]
@@ -623,9 +623,9 @@ impl Worker {
         self.process.is_unwanted || self.has_ended_asked()
     }
 
-    /// Whether it runs, takes messages, and is neither on probation nor doubtful.
+    /// Whether it runs, takes messages, and is neither on probation nor unresponsive.
     pub(crate) fn serves(&self) -> bool {
-        self.runs() && !self.answering.is_on_probation() && !self.is_doubtful()
+        self.runs() && !self.answering.is_on_probation() && !self.is_unresponsive()
     }
 
     /// Whether it runs and takes messages.

@@ -56,7 +56,7 @@ impl Requests {
             client.end_mut().meter.add(since, now);
         }
         if let Some(worker) = ctx.workers.worker_name(worker) {
-            fleets.pools_mut().tally_mut(worker.pool).unanswered(Outcome::of(reason), took);
+            fleets.pools_mut().stats_mut(worker.pool).unanswered(Outcome::of(reason), took);
         }
     }
 
@@ -211,7 +211,7 @@ impl Requests {
         if let Peer::Worker(worker) = asker
             && let Some(worker) = ctx.workers.get_mut(worker)
         {
-            worker.doubt_mut().touch(ctx.time.now());
+            worker.health_mut().touch(ctx.time.now());
         }
         let asker = ctx.endpoint(asker);
         debug_assert!(asker.is_some(), "a request that is waited for has an asker");

@@ -415,7 +415,7 @@ impl Bus {
         let Some(Peer::Client(client)) = asker else { return };
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             self.ctx.workers_changed |= worker.answering_mut().answers(true);
-            self.fleets.pools_mut().tally_mut(worker.fleet().pool).answered(outcome, self.ctx.time.lasted(since));
+            self.fleets.pools_mut().stats_mut(worker.fleet().pool).answered(outcome, self.ctx.time.lasted(since));
         }
         let now = self.ctx.time.now();
         if let Some(client) = self.ctx.clients.get_mut(client) {

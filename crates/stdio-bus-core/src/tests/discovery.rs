@@ -189,7 +189,7 @@ fn a_command_whose_workers_exit_when_asked_is_for_sessions_and_the_third_one_is_
     bench.write(session, r#"{"id":1,"method":"initialize"}"#);
     assert_eq!(bench.answers(third)["method"], "initialize");
     let row = bench.bus.view().pool_row(0).expect("it is a pool");
-    assert_eq!((row.tally.all_exits(), row.tally.events(Reason::WorkerStopped), row.given_up), (0, 2, 0));
+    assert_eq!((row.stats.all_exits(), row.stats.events(Reason::WorkerStopped), row.given_up), (0, 2, 0));
     bench.dies(third);
     assert_eq!(bench.count(Reason::PoolDegraded), 1, "its own end is its own fault");
 }

@@ -174,12 +174,12 @@ fn operators_see_one_pool_and_no_unneeded_worker() {
     let names: Vec<(usize, usize)> = rows.map(|row| (row.name.pool.index(), row.name.place)).collect();
     assert_eq!(names, [(0, 0), (0, 1), (0, 2), (0, 3)]);
     assert!(bench.bus.view().pool_row(1).is_none() && bench.bus.view().pool_readiness(1).is_none());
-    assert_eq!(bench.bus.view().pool_row(0).map(|row| row.tally.events(Reason::WorkerStarted)), Some(4));
+    assert_eq!(bench.bus.view().pool_row(0).map(|row| row.stats.events(Reason::WorkerStarted)), Some(4));
     let (first, third) = (bench.worker(0), bench.worker(2));
     bench.answers(first);
     bench.answers(third);
     assert_eq!(
-        bench.bus.view().pool_row(0).map(|row| row.tally.requests(crate::pool_stats::Outcome::Answered)),
+        bench.bus.view().pool_row(0).map(|row| row.stats.requests(crate::pool_stats::Outcome::Answered)),
         Some(2)
     );
     assert_eq!(bench.bus.view().worker_at(0, 2).map(Peer::Worker), Some(third));

@@ -4,7 +4,7 @@ use super::*;
 use crate::readiness::Readiness;
 use crate::settings::Check;
 
-/// A pool of this many workers that are doubtful after twelve seconds of silence.
+/// A pool of this many workers that are unresponsive after twelve seconds of silence.
 fn watched(workers: usize, assignment: Assignment) -> Settings {
     settings(vec![Pool { worker_silent: Some(seconds(12)), ..pool(workers, assignment) }])
 }
@@ -27,8 +27,8 @@ fn is_ready(bench: &Bench) -> bool {
     bench.bus.view().pool_readiness(0) == Some(Readiness::Ready)
 }
 
-fn is_doubtful(bench: &Bench, slot: usize) -> bool {
-    bench.bus.view().worker_row(bench.now, slot).expect("it lives").is_doubtful
+fn is_unresponsive(bench: &Bench, slot: usize) -> bool {
+    bench.bus.view().worker_row(bench.now, slot).expect("it lives").is_unresponsive
 }
 
 /// How many of so many requests without a session each worker gets, which are not answered.
@@ -47,9 +47,9 @@ fn new_clients_get_no_worker_that_says_nothing_although_it_owes_an_answer() {
         bench.write(client, r#"{"id":1,"method":"x"}"#);
         bench.read(bench.worker(0));
         bench.pass(milliseconds(11_999));
-        assert!(!is_doubtful(&bench, 0), "{assignment:?}");
+        assert!(!is_unresponsive(&bench, 0), "{assignment:?}");
         bench.pass(milliseconds(1));
-        assert_eq!((is_doubtful(&bench, 0), bench.count(Reason::WorkerDoubtful)), (true, 1), "{assignment:?}");
+        assert_eq!((is_unresponsive(&bench, 0), bench.count(Reason::WorkerUnresponsive)), (true, 1), "{assignment:?}");
         assert!(is_ready(&bench), "the other one is well");
         let other = bench.client();
         assert_eq!(shares(&mut bench, other, 3), [0, 3], "{assignment:?}");
@@ -73,28 +73,28 @@ fn a_pool_of_silent_workers_is_not_ready_until_one_says_something() {
     let client = bench.client();
     assert_eq!(shares(&mut bench, client, 2), [1, 1]);
     bench.pass(seconds(12));
-    let Some(Readiness::Doubtful(why)) = bench.bus.view().pool_readiness(0) else { panic!("it is ready") };
+    let Some(Readiness::Unresponsive(why)) = bench.bus.view().pool_readiness(0) else { panic!("it is ready") };
     assert!(why.contains("say nothing although they owe answers (worker_silent_sec)"), "{why}");
     assert_eq!(shares(&mut bench, client, 2), [1, 1], "there is no better one");
     bench.write(bench.worker(1), r#"{"method":"notifications/message"}"#);
-    assert!(is_ready(&bench) && !is_doubtful(&bench, 1), "any line will do");
+    assert!(is_ready(&bench) && !is_unresponsive(&bench, 1), "any line will do");
     assert_eq!(shares(&mut bench, client, 2), [0, 2]);
     bench.pass(seconds(1));
-    assert_eq!((bench.count(Reason::WorkerDoubtful), bench.count(Reason::WorkerWell)), (2, 1));
+    assert_eq!((bench.count(Reason::WorkerUnresponsive), bench.count(Reason::WorkerWell)), (2, 1));
 }
 
 #[test]
-fn a_worker_that_has_spoken_once_is_doubtful_again_although_the_daemon_did_not_run_meanwhile() {
+fn a_worker_that_has_spoken_once_is_unresponsive_again_although_the_daemon_did_not_run_meanwhile() {
     let mut bench = Bench::new(watched(1, Assignment::RoundRobin));
     let client = bench.client();
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     bench.pass(seconds(12));
     bench.write(bench.worker(0), r#"{"method":"notifications/message"}"#);
-    assert!(!is_doubtful(&bench, 0));
+    assert!(!is_unresponsive(&bench, 0));
     bench.now = bench.now.after(seconds(12));
     bench.handle(Input::Tick);
-    assert!(is_doubtful(&bench, 0) && !is_ready(&bench));
-    assert_eq!((bench.count(Reason::WorkerDoubtful), bench.count(Reason::WorkerWell)), (2, 0));
+    assert!(is_unresponsive(&bench, 0) && !is_ready(&bench));
+    assert_eq!((bench.count(Reason::WorkerUnresponsive), bench.count(Reason::WorkerWell)), (2, 0));
 }
 
 #[test]
@@ -106,9 +106,9 @@ fn a_worker_is_not_blamed_for_the_time_in_which_the_daemon_did_not_run() {
     bench.handle(Input::ClockJumped { held_up: seconds(100), suspended: seconds(0) });
     bench.handle(Input::Tick);
     bench.pass(milliseconds(11_999));
-    assert!(!is_doubtful(&bench, 0));
+    assert!(!is_unresponsive(&bench, 0));
     bench.pass(milliseconds(1));
-    assert!(is_doubtful(&bench, 0));
+    assert!(is_unresponsive(&bench, 0));
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_worker_that_speaks_now_and_then_or_owes_nothing_is_well() {
     bench.pass(seconds(100));
     bench.write(client, r#"{"id":2,"method":"subscriptions/listen"}"#);
     bench.pass(seconds(100));
-    assert_eq!((is_ready(&bench), bench.count(Reason::WorkerDoubtful)), (true, 0), "nobody waits for that");
+    assert_eq!((is_ready(&bench), bench.count(Reason::WorkerUnresponsive)), (true, 0), "nobody waits for that");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_worker_that_is_not_read_is_not_silent() {
         bench.write(worker, r#"{"method":"more than ten bytes"}"#);
     }
     bench.pass(seconds(100));
-    assert!(bench.is_paused(worker) && !is_doubtful(&bench, 0));
+    assert!(bench.is_paused(worker) && !is_unresponsive(&bench, 0));
 }
 
 #[test]
@@ -202,17 +202,17 @@ fn a_worker_is_noticed_whose_clients_all_give_up_before() {
     }
     bench.write(bench.worker(1), r#"{"id":"second","result":1}"#);
     bench.pass(seconds(8));
-    assert!(!is_doubtful(&bench, 0));
+    assert!(!is_unresponsive(&bench, 0));
     bench.write(client, r#"{"method":"notifications/cancelled","params":{"requestId":"first"}}"#);
     bench.pass(seconds(20));
-    assert!(!is_doubtful(&bench, 0), "it owes nothing");
+    assert!(!is_unresponsive(&bench, 0), "it owes nothing");
     let other = bench.client();
     bench.write(other, r#"{"id":"third","method":"x"}"#);
     bench.pass(seconds(3));
-    assert!(!is_doubtful(&bench, 0));
+    assert!(!is_unresponsive(&bench, 0));
     // It is looked at four times in twelve seconds: some of the silence before is not seen.
     bench.pass(seconds(3));
-    assert!(is_doubtful(&bench, 0), "it has said nothing to either of them");
+    assert!(is_unresponsive(&bench, 0), "it has said nothing to either of them");
 }
 
 #[test]

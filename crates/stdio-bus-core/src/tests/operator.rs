@@ -102,9 +102,9 @@ fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     bench.dies(old);
     assert!(bench.is_released(old));
     assert_eq!(bench.workers.len(), 2, "another one is there at once, though none is restarted");
-    let tally = bench.bus.view().pool_row(0).expect("there is a pool").tally;
+    let stats = bench.bus.view().pool_row(0).expect("there is a pool").stats;
     let changes = [Reason::WorkerStopped, Reason::RestartScheduled, Reason::PoolDegraded];
-    assert_eq!((tally.all_exits(), changes.map(|change| tally.events(change))), (0, [1, 0, 0]));
+    assert_eq!((stats.all_exits(), changes.map(|change| stats.events(change))), (0, [1, 0, 0]));
     assert_eq!((bench.count(Reason::WorkerReplaced), bench.count(Reason::WorkerExited)), (1, 0));
     bench.handle(Input::RestartWorker { worker, at_once: true });
     assert_eq!(bench.count(Reason::WorkerReplaced), 1, "a peer that has left is ignored");

@@ -1,16 +1,16 @@
 //! Counters of requests, workers, bytes and waits.
 
 use super::*;
-use crate::pool_stats::{Outcome, Tally};
+use crate::pool_stats::{Outcome, PoolStats};
 
-fn tally(bench: &Bench) -> Tally {
-    bench.bus.view().pool_row(0).expect("there is a pool").tally.clone()
+fn stats(bench: &Bench) -> PoolStats {
+    bench.bus.view().pool_row(0).expect("there is a pool").stats.clone()
 }
 
 /// The outcomes with a count above zero.
 fn outcomes(bench: &Bench) -> Vec<(&'static str, u64)> {
-    let tally = tally(bench);
-    let all = Outcome::ALL.iter().map(|outcome| (outcome.name(), tally.requests(*outcome)));
+    let stats = stats(bench);
+    let all = Outcome::ALL.iter().map(|outcome| (outcome.name(), stats.requests(*outcome)));
     all.filter(|(_, count)| *count > 0).collect()
 }
 
@@ -31,14 +31,14 @@ fn a_request_is_counted_once_by_its_outcome_and_an_answer_by_its_duration() {
     bench.pass(milliseconds(400));
     bench.write(worker, r#"{"id":2,"error":{"code":1,"message":"no"}}"#);
     assert_eq!(outcomes(&bench), [("answered", 1), ("error", 1)]);
-    let durations = tally(&bench).durations().clone();
+    let durations = stats(&bench).durations().clone();
     let not_longer = |bound| durations.cumulative().find(|(at, _)| *at == milliseconds(bound)).map(|(_, count)| count);
     assert_eq!((not_longer(1), not_longer(5), not_longer(250), not_longer(500)), (Some(0), Some(1), Some(1), Some(2)));
     assert!(durations.sum().abs_diff(milliseconds(406)) < Duration::from_micros(4), "{:?}", durations.sum());
     bench.pass(seconds(10));
     bench.write(worker, r#"{"id":3,"result":"too late"}"#);
     assert_eq!(outcomes(&bench), [("answered", 1), ("error", 1), ("timeout", 1)]);
-    assert_eq!(tally(&bench).durations().count(), 2, "what was not answered in time took no time");
+    assert_eq!(stats(&bench).durations().count(), 2, "what was not answered in time took no time");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn requests_that_reach_no_worker_have_no_outcome() {
 
 /// The errors of each pool and of none.
 fn errors(bench: &Bench, pool: Option<usize>) -> Vec<(&'static str, u64)> {
-    let of_pool = pool.and_then(|pool| bench.bus.view().pool_row(pool)).map(|row| row.tally.errors().clone());
+    let of_pool = pool.and_then(|pool| bench.bus.view().pool_row(pool)).map(|row| row.stats.errors().clone());
     let errors = of_pool.unwrap_or_else(|| bench.bus.view().errors_of_no_pool().clone());
     errors.iter().map(|(reason, count)| (reason.name(), count)).collect()
 }
@@ -131,9 +131,9 @@ fn starts_exits_restarts_and_slots_given_up_are_counted() {
         bench.dies(worker);
         bench.pass(seconds(2));
     }
-    let tally = tally(&bench);
+    let stats = stats(&bench);
     let changes = [Reason::WorkerStarted, Reason::WorkerStopped, Reason::RestartScheduled, Reason::PoolDegraded];
-    assert_eq!((tally.all_exits(), changes.map(|change| tally.events(change))), (2, [2, 0, 1, 1]));
+    assert_eq!((stats.all_exits(), changes.map(|change| stats.events(change))), (2, [2, 0, 1, 1]));
 }
 
 #[test]

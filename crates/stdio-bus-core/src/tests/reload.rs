@@ -69,8 +69,8 @@ fn a_worker_with_an_old_command_gets_no_more_once_its_successor_has_settled_and_
     bench.stops(old);
     assert_eq!(bench.read(client).len(), 1);
     assert_eq!((bench.workers.len(), bench.count(Reason::PoolRolled)), (1, 1));
-    let tally = bench.bus.view().pool_row(0).expect("there is a pool").tally;
-    assert_eq!((tally.all_exits(), tally.events(Reason::WorkerStopped)), (0, 1));
+    let stats = bench.bus.view().pool_row(0).expect("there is a pool").stats;
+    assert_eq!((stats.all_exits(), stats.events(Reason::WorkerStopped)), (0, 1));
 }
 
 #[test]

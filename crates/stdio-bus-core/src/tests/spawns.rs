@@ -113,7 +113,7 @@ fn spares_are_started_after_waiting_clients() {
 #[test]
 fn a_source_whose_clients_leave_without_their_answers_gets_workers_at_a_limited_rate() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 1000, ..pool(2, Assignment::Dedicated) }]));
-    let begun = |bench: &Bench| bench.bus.view().pool_row(0).map_or(0, |pool| pool.tally.events(Reason::WorkerStarted));
+    let begun = |bench: &Bench| bench.bus.view().pool_row(0).map_or(0, |pool| pool.stats.events(Reason::WorkerStarted));
     for _ in 0..500 {
         let client = asks_from(&mut bench, 1);
         bench.breaks(client);

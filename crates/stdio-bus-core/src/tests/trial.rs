@@ -259,7 +259,7 @@ fn lines_that_wait_for_a_busy_worker_are_offered_to_a_new_one_when_it_runs_and_w
 }
 
 #[test]
-fn a_worker_on_trial_gets_the_lines_while_all_others_are_doubtful() {
+fn a_worker_on_trial_gets_the_lines_while_all_others_are_unresponsive() {
     let mut settings = growing(Assignment::RoundRobin);
     settings.pools[0].worker_silent = Some(seconds(12));
     let (mut bench, _, workers) = grown(settings);

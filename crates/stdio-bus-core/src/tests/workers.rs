@@ -403,14 +403,14 @@ fn told_of(breaks: impl Fn(&mut Bench, Peer)) -> (Value, String, Vec<(&'static s
     breaks(&mut bench, worker);
     bench.dies(worker);
     let error = bench.read_json(bystander)["error"].clone();
-    let tally = bench.bus.view().pool_row(0).expect("there is a pool").tally;
-    let ends = ENDS.iter().map(|reason| (reason.name(), tally.events(*reason))).filter(|(_, count)| *count > 0);
+    let stats = bench.bus.view().pool_row(0).expect("there is a pool").stats;
+    let ends = ENDS.iter().map(|reason| (reason.name(), stats.events(*reason))).filter(|(_, count)| *count > 0);
     let logged = bench.reports.iter().find(|report| report.reason == Reason::WorkerExited);
     (
         error,
         logged.map(|report| report.text.clone()).unwrap_or_default(),
         ends.collect(),
-        tally.events(Reason::WorkerStopped),
+        stats.events(Reason::WorkerStopped),
     )
 }
 
@@ -486,8 +486,8 @@ fn a_worker_that_was_to_end_anyway_counts_as_stopped_whatever_it_writes_then() {
     bench.gone(client);
     bench.write(worker, "bye");
     bench.dies(worker);
-    let tally = bench.bus.view().pool_row(0).expect("there is a pool").tally;
-    assert_eq!((tally.all_exits(), tally.events(Reason::WorkerStopped)), (0, 1));
+    let stats = bench.bus.view().pool_row(0).expect("there is a pool").stats;
+    assert_eq!((stats.all_exits(), stats.events(Reason::WorkerStopped)), (0, 1));
 }
 
 #[test]

@@ -41,7 +41,7 @@ impl Model {
             .map(|(at, _)| Party::Worker(at))
             .collect();
         let is_in_turn = |worker: &Worker| serves(worker) && !may_keep(worker) && !self.paused.contains(&worker.pool);
-        self.pass_over_doubtful(now, &mut to, is_in_turn);
+        self.pass_over_unresponsive(now, &mut to, is_in_turn);
         self.pass_over_tried(now, &mut to, is_in_turn);
         let taken = self.step.has_perhaps_taken(&pools);
         let may_lack =

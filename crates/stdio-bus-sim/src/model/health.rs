@@ -45,7 +45,7 @@ impl Model {
     }
 
     /// Whether a worker is certainly passed over while another one is well.
-    fn is_doubtful(&self, now: Moment, worker: usize) -> bool {
+    fn is_unresponsive(&self, now: Moment, worker: usize) -> bool {
         let at = &self.workers[worker];
         let Some(limit) = self.settings.worker_silent(PoolId::at(at.pool)) else { return false };
         let me = Party::Worker(worker);
@@ -65,13 +65,18 @@ impl Model {
     }
 
     /// Of the workers that may get a line, those that certainly do not, since another one is well.
-    pub(super) fn pass_over_doubtful(&self, now: Moment, to: &mut Vec<Party>, is_in_turn: impl Fn(&Worker) -> bool) {
+    pub(super) fn pass_over_unresponsive(
+        &self,
+        now: Moment,
+        to: &mut Vec<Party>,
+        is_in_turn: impl Fn(&Worker) -> bool,
+    ) {
         let in_turn = |to: &Party| match to {
             Party::Worker(worker) => Some(*worker).filter(|worker| is_in_turn(&self.workers[*worker])),
             Party::Client(_) => None,
         };
         if to.iter().filter_map(in_turn).any(|worker| self.is_well(now, &self.workers[worker])) {
-            to.retain(|to| in_turn(to).is_none_or(|worker| !self.is_doubtful(now, worker)));
+            to.retain(|to| in_turn(to).is_none_or(|worker| !self.is_unresponsive(now, worker)));
         }
     }
 }

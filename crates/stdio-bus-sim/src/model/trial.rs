@@ -47,7 +47,7 @@ impl Model {
         self.workers[worker].trial = Trial::default();
     }
 
-    /// Whether a worker has answered, and is certainly not doubtful.
+    /// Whether a worker has answered, and is certainly not unresponsive.
     fn is_proven(&self, now: Moment, worker: &Worker) -> bool {
         let limit = self.settings.worker_silent(PoolId::at(worker.pool));
         worker.has_answered && limit.is_none_or(|limit| worker.health.was_after(now, limit))

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{ClientRules, Protocol};
+use super::{ClientProtocol, Protocol};
 use crate::acp::posted::{answered_on, is_initialize, no_batches, session_said};
 use crate::acp::streams::{Delivery, LineKind, Number};
 use crate::acp::{Streams, asked};
@@ -25,7 +25,7 @@ use crate::shell::connections::AsHttp;
 use crate::shell::http::Http;
 use crate::shell::http::deliver::{Beginning, OutgoingLine};
 use crate::shell::http::exchange::{State, Unsent};
-use crate::shell::http::members::{Keeps, Member, Role};
+use crate::shell::http::members::{Member, Role, RoleData};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -175,23 +175,23 @@ impl<I: Io> Reactor<I> {
         now: Moment,
         slot: usize,
         client: ClientKey,
-        said: &OutgoingLine<'_>,
+        outgoing: &OutgoingLine<'_>,
         length: usize,
     ) {
         let Some(id) = self.http.streams(client).map(|streams| streams.id.clone()) else { return };
-        if self.comes_too_late(slot, said) {
-            self.refuse_too_late(now, slot, &Fault::shutting_down(), said.id);
+        if self.comes_too_late(slot, outgoing) {
+            self.refuse_too_late(now, slot, &Fault::shutting_down(), outgoing.id);
             self.report_sent(now, client, length);
             return self.dispatch(now, Input::ClientLeft(client));
         }
         let connection = &mut self.connections[AsHttp(slot)];
-        let (id, whole) = ((!said.is_error).then_some(&*id), said.whole());
+        let (id, whole) = ((!outgoing.is_error).then_some(&*id), outgoing.whole());
         let manner = Manner { fields: &asked::FIELDS, ..connection.manner(id) };
         write::json_head(connection.outgoing.queue(), Status::Ok, &manner, whole.len());
         connection.outgoing.queue().extend_from_slice(&whole);
         connection.outgoing.note_unacked(length, None);
         self.begin_http_answer(now, slot);
-        if said.is_error {
+        if outgoing.is_error {
             self.dispatch(now, Input::ClientLeft(client));
         }
     }
@@ -267,7 +267,7 @@ impl<I: Io> Reactor<I> {
     }
 }
 
-impl Keeps for Streams {
+impl RoleData for Streams {
     fn id(&self) -> Option<&str> {
         Some(&self.id)
     }
@@ -293,25 +293,26 @@ impl Keeps for Streams {
     }
 }
 
-impl ClientRules for Streams {
+impl ClientProtocol for Streams {
     fn deliver<I: Io>(
         reactor: &mut Reactor<I>,
         now: Moment,
         client: ClientKey,
-        said: &OutgoingLine<'_>,
+        outgoing: &OutgoingLine<'_>,
         bytes: usize,
     ) -> bool {
-        let text = said.text;
+        let text = outgoing.text;
         let gives = || string_in(member(text, b"result").filter(|_| text.len() < LONG)?, b"sessionId");
-        let session = if said.answers().is_some() { gives() } else { session_said(text) };
-        let line = match said.answers() {
+        let session = if outgoing.answers().is_some() { gives() } else { session_said(text) };
+        let line = match outgoing.answers() {
             Some(id) => LineKind::Answer(id, session.as_deref()),
             None => LineKind::Other(session.as_deref()),
         };
         let blocks = Rc::clone(&reactor.http.memory.in_place);
-        let delivery = reactor.http.with_streams(client, |streams| streams.deliver(line, bytes, || said.data(&blocks)));
+        let delivery =
+            reactor.http.with_streams(client, |streams| streams.deliver(line, bytes, || outgoing.data(&blocks)));
         match delivery {
-            Some(Delivery::First(socket)) => reactor.begin_with_answer(now, socket, client, said, bytes),
+            Some(Delivery::First(socket)) => reactor.begin_with_answer(now, socket, client, outgoing, bytes),
             Some(Delivery::Queued(Some(socket))) => reactor.feed_acp(socket),
             Some(Delivery::Queued(None)) => {}
             None => return false,

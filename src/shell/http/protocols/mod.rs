@@ -1,9 +1,9 @@
 //! The protocols that clients speak in requests of HTTP: what each has to say, and which there are.
 //!
 //! A listener has one protocol ([`Protocol`]), and each client of it one of the [roles](Role) of that protocol
-//! ([`ClientRules`]). All else in `http` serves any of them: it reads requests, finds places for connections, counts
+//! ([`ClientProtocol`]). All else in `http` serves any of them: it reads requests, finds places for connections, counts
 //! memory, and calls what is below by the methods of `Shell` and `Reactor` here. A further protocol is a file in this
-//! folder, which implements [`Protocol`], and for its clients [`Keeps`](super::members::Keeps) and [`ClientRules`]; the
+//! folder, which implements [`Protocol`], and for its clients [`RoleData`](super::members::RoleData) and [`ClientProtocol`]; the
 //! compiler names what is missing. It is registered in `Requests` (`src/kinds.rs`), in [`Role`] and in the two lists
 //! here.
 
@@ -70,14 +70,14 @@ trait Protocol {
     fn work<I: Io>(_shell: &mut Shell<I>, _now: Moment) {}
 }
 
-/// What a protocol does with a client, which [`Keeps`](super::members::Keeps) what it needs for that.
-trait ClientRules {
+/// What a protocol does with a client, which [`RoleData`](super::members::RoleData) what it needs for that.
+trait ClientProtocol {
     /// Delivers a line, whose length is `bytes`. False if nobody waits for it, so that it is off the core's hands.
     fn deliver<I: Io>(
         reactor: &mut Reactor<I>,
         now: Moment,
         client: ClientKey,
-        said: &OutgoingLine<'_>,
+        outgoing: &OutgoingLine<'_>,
         bytes: usize,
     ) -> bool;
 
@@ -128,9 +128,9 @@ macro_rules! by_protocol {
 macro_rules! by_role {
     ($role:expr, $function:ident($($argument:expr),*)) => {
         match $role {
-            Role::Session(_) => <Session as ClientRules>::$function($($argument),*),
-            Role::Modern(_) => <Modern as ClientRules>::$function($($argument),*),
-            Role::Acp(_) => <Streams as ClientRules>::$function($($argument),*),
+            Role::Session(_) => <Session as ClientProtocol>::$function($($argument),*),
+            Role::Modern(_) => <Modern as ClientProtocol>::$function($($argument),*),
+            Role::Acp(_) => <Streams as ClientProtocol>::$function($($argument),*),
         }
     };
 }
@@ -200,11 +200,11 @@ impl<I: Io> Reactor<I> {
         &mut self,
         now: Moment,
         to: ClientKey,
-        said: &OutgoingLine<'_>,
+        outgoing: &OutgoingLine<'_>,
         bytes: usize,
     ) -> bool {
         let Some(member) = self.http.members.get(to) else { return false };
-        by_role!(member.role, deliver(self, now, to, said, bytes))
+        by_role!(member.role, deliver(self, now, to, outgoing, bytes))
     }
 
     /// The response to a connection's request becomes a stream of events, before there is one.
@@ -259,12 +259,12 @@ impl<I: Io> Reactor<I> {
 }
 
 impl Role {
-    /// What a connection waits for is given up: see [`ClientRules::give_up`].
+    /// What a connection waits for is given up: see [`ClientProtocol::give_up`].
     pub(super) fn give_up(&mut self, slot: usize, stream: u32, asks: Option<&Id>) -> (Vec<Vec<u8>>, bool) {
         match self {
             Self::Session(session) => session.give_up(slot, stream, asks),
             Self::Modern(modern) => modern.give_up(slot, stream, asks),
-            Self::Acp(streams) => ClientRules::give_up(&mut **streams, slot, stream, asks),
+            Self::Acp(streams) => ClientProtocol::give_up(&mut **streams, slot, stream, asks),
         }
     }
 }

@@ -6,7 +6,7 @@ mod self_contained;
 mod session;
 pub(in crate::shell::http) mod states;
 
-use super::{ClientRules, Protocol};
+use super::{ClientProtocol, Protocol};
 use crate::bus::eras::protocol::{INVALID_REQUEST, MODERN, REVISIONS, revision};
 use crate::bus::port::{ClientKey, Input, Moment, Origin, PoolId};
 use crate::http1::{Request, Status};

@@ -29,8 +29,8 @@ pub(super) fn is_initialized(message: &Message) -> bool {
 }
 
 /// Of an error that is the daemon's own, whether a worker has got the request; none if a worker has answered.
-fn delivered(said: &OutgoingLine<'_>) -> Option<bool> {
-    let text = said.whole();
+fn delivered(outgoing: &OutgoingLine<'_>) -> Option<bool> {
+    let text = outgoing.whole();
     let data = member(member(&text, b"error")?, b"data")?;
     let value = member(data, b"delivered").filter(|_| member(data, b"reason").is_some())?;
     Some(value != b"false")
@@ -48,13 +48,13 @@ struct RestoredSession {
 impl<I: Io> Shell<I> {
     /// The session that a request names, if it is kept, is the sender's, and has no client here.
     fn kept_asked(&self, slot: usize) -> Option<RestoredSession> {
-        let Reactor { connections, http, lasting, workers, clock, .. } = &self.reactor;
+        let Reactor { connections, http, persistence, workers, clock, .. } = &self.reactor;
         let connection = &connections[AsHttp(slot)];
         let (asked, origin) = (connection.incoming.asked.as_ref()?, &connection.incoming.sender.origin);
         // One that is being closed takes nothing any more.
         let is_here = |id: &str| http.members.named(id).is_some_and(|member| !member.is_closing);
         let id = asked.session.as_deref().filter(|id| !is_here(id))?;
-        let (session, waits) = lasting.find(clock.now(), id)?;
+        let (session, waits) = persistence.find(clock.now(), id)?;
         let is_meant = asked.pool.as_deref().is_none_or(|name| name == session.pool);
         let may_use = |pool: &PoolId| self.bus.view().offers(connection.listener, origin, *pool);
         let pool = workers.pools.iter().position(|pool| pool.core.id == session.pool && pool.restores);
@@ -89,7 +89,7 @@ impl<I: Io> Shell<I> {
         session.replayed = Some(replayed);
         self.reactor.end_own_client(slot);
         let client = self.add_session(now, slot, pool, session)?;
-        self.reactor.lasting.resumed(&id);
+        self.reactor.persistence.resumed(&id);
         if let Some(member) = self.reactor.http.members.get_mut(client) {
             member.restoring = Restoring::Queued;
         }
@@ -108,7 +108,7 @@ impl<I: Io> Shell<I> {
     /// Forgets the session that a request ends, if it is kept and has no client here.
     pub(super) fn forget_asked(&mut self, slot: usize) -> bool {
         let kept = self.kept_asked(slot);
-        kept.iter().for_each(|kept| self.reactor.lasting.forget(&kept.id, true));
+        kept.iter().for_each(|kept| self.reactor.persistence.forget(&kept.id, true));
         kept.is_some()
     }
 }
@@ -120,14 +120,14 @@ impl<I: Io> Reactor<I> {
         let record = member.record.take().filter(|_| !is_error);
         let version = member.session().and_then(|session| session.version);
         if let (Some(record), Some(version)) = (record, version) {
-            self.lasting.keep(state::StoredSession { version: version.date.to_owned(), ..*record });
+            self.persistence.keep(state::StoredSession { version: version.date.to_owned(), ..*record });
         }
     }
 
     /// The `initialize` of a restored session is answered: what waits behind it is passed on, or the session ends. One
     /// that no worker has answered waits for its client again.
-    pub(super) fn restored(&mut self, now: Moment, client: ClientKey, said: &OutgoingLine<'_>) {
-        let text = said.whole();
+    pub(super) fn restored(&mut self, now: Moment, client: ClientKey, outgoing: &OutgoingLine<'_>) {
+        let text = outgoing.whole();
         let version = member(&text, b"result").and_then(|result| string_in(result, b"protocolVersion"));
         let Some(member) = self.http.members.get_mut(client) else { return };
         let pool = &self.workers.pools[member.pool.index()].core.id;
@@ -135,26 +135,26 @@ impl<I: Io> Reactor<I> {
         session.replayed = None;
         let is_same = session.version.map(|known| known.date.as_bytes()) == version.as_deref();
         let id = session.id.clone();
-        if let Some(was_delivered) = delivered(said) {
+        if let Some(was_delivered) = delivered(outgoing) {
             if !was_delivered {
                 // No worker has failed at it.
                 member.restoring = Restoring::Queued;
             }
             return self.dispatch(now, Input::ClientLeft(client));
         }
-        if said.is_error || !is_same {
+        if outgoing.is_error || !is_same {
             tracing::warn!(
                 reason = "session_restored",
                 pool = pool,
                 "a session of an earlier daemon has ended: its worker has refused the initialize that began it, or \
                  chosen another version; its client has to begin anew"
             );
-            self.lasting.forget(&id, true);
+            self.persistence.forget(&id, true);
             return self.dispatch(now, Input::ClientLeft(client));
         }
         member.restoring = Restoring::No;
         if !member.inbox.iter().any(|waiting| is_initialized(&waiting.message)) {
-            let text = self.lasting.initialized_of(&id).unwrap_or(INITIALIZED);
+            let text = self.persistence.initialized_of(&id).unwrap_or(INITIALIZED);
             if let Some(message) = Message::of_line(text.as_bytes(), &mut self.http.lines) {
                 self.http.memory.held += message.weight();
                 member.push_front(QueuedMessage {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{ClientRules, needs_events};
+use super::{ClientProtocol, needs_events};
 use crate::bus::Known;
 use crate::bus::eras::protocol::{LEGACY, MODERN};
 use crate::bus::id::Id;
@@ -17,7 +17,7 @@ use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
 use crate::shell::http::deliver::{Beginning, EventText, OutgoingLine};
 use crate::shell::http::exchange::{Exchange, State, Unsent};
-use crate::shell::http::members::{Keeps, Member, Modern, Role};
+use crate::shell::http::members::{Member, Modern, Role, RoleData};
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
@@ -139,20 +139,20 @@ impl<I: Io> Shell<I> {
 
     /// The refusal of a message of 2026-07-28 for a pool whose command does not serve that, or does not work at all.
     fn legacy_server(&self, pool: PoolId, message: &Message) -> Fault {
-        let said = self
+        let stderr_end = self
             .reactor
             .workers
-            .said
+            .last_stderr
             .get(&pool.index())
             .map_or_else(String::new, |line| format!("; its stderr ends: {line}"));
         let why = match self.bus.view().era_known(pool) {
             Known::Answered => format!("this server speaks MCP up to {LEGACY}; begin with initialize"),
             Known::Silent => format!(
-                "the command of this pool runs and has not answered yet whether it serves MCP {MODERN}{said}; try again, \
+                "the command of this pool runs and has not answered yet whether it serves MCP {MODERN}{stderr_end}; try again, \
                  or begin with initialize"
             ),
             Known::Ended => format!(
-                "the command of this pool has ended each time before it answered whether it serves MCP {MODERN}{said}; \
+                "the command of this pool has ended each time before it answered whether it serves MCP {MODERN}{stderr_end}; \
                  it may not start at all, or only after initialize"
             ),
         };
@@ -162,19 +162,25 @@ impl<I: Io> Shell<I> {
 
 impl<I: Io> Reactor<I> {
     /// Delivers a line for a self-contained request. False if no connection waits for it.
-    fn deliver_modern(&mut self, now: Moment, connection: usize, client: ClientKey, said: &OutgoingLine<'_>) -> bool {
+    fn deliver_modern(
+        &mut self,
+        now: Moment,
+        connection: usize,
+        client: ClientKey,
+        outgoing: &OutgoingLine<'_>,
+    ) -> bool {
         let its = self.connections.http(connection).filter(|it| it.member == Some(client));
         let state = its.map(|it| it.state);
-        let is_answer = said.answers && said.id.is_some();
+        let is_answer = outgoing.answers && outgoing.id.is_some();
         let takes = its.map_or(Takes::Either, Exchange::takes);
         // An error has a status of its own, which no stream of events has.
-        let is_whole = is_answer && (takes != Takes::Events || said.status() != Status::Ok);
-        if is_answer && its.is_some() && self.comes_too_late(connection, said) {
-            self.refuse_too_late(now, connection, &Fault::shutting_down(), said.id);
+        let is_whole = is_answer && (takes != Takes::Events || outgoing.status() != Status::Ok);
+        if is_answer && its.is_some() && self.comes_too_late(connection, outgoing) {
+            self.refuse_too_late(now, connection, &Fault::shutting_down(), outgoing.id);
             return false;
         }
         match state {
-            Some(State::Waiting) if is_whole => self.answer_whole(now, connection, said.status(), said, None),
+            Some(State::Waiting) if is_whole => self.answer_whole(now, connection, outgoing.status(), outgoing, None),
             Some(State::Waiting) if takes == Takes::JsonAlone => {
                 tracing::debug!("a message ahead of its answer is dropped: its client refuses text/event-stream (q=0)");
                 return false;
@@ -183,17 +189,17 @@ impl<I: Io> Reactor<I> {
                 if state == Some(State::Waiting) {
                     self.begin_http_events(now, connection, &Beginning::default());
                 }
-                let text = match said.place {
-                    Some(_) => EventText::Shared(said.data(&self.http.memory.in_place)),
-                    None => EventText::Own(said.text),
+                let text = match outgoing.place {
+                    Some(_) => EventText::Shared(outgoing.data(&self.http.memory.in_place)),
+                    None => EventText::Own(outgoing.text),
                 };
                 self.queue_event(now, connection, None, text, is_answer);
             }
             _ => return false,
         }
         let has_state = |text| memchr::memmem::find(text, b"requestState").is_some();
-        if is_answer && [said.head, said.text].into_iter().any(has_state) {
-            let text = said.whole();
+        if is_answer && [outgoing.head, outgoing.text].into_iter().any(has_state) {
+            let text = outgoing.whole();
             let result = member(&text, b"result");
             if let Some(request_state) = result.and_then(|result| string_in(result, b"requestState")) {
                 self.http.mcp.states.note(client, &request_state);
@@ -203,7 +209,7 @@ impl<I: Io> Reactor<I> {
     }
 }
 
-impl Keeps for Modern {
+impl RoleData for Modern {
     fn id(&self) -> Option<&str> {
         None
     }
@@ -233,17 +239,17 @@ impl Keeps for Modern {
     }
 }
 
-impl ClientRules for Modern {
+impl ClientProtocol for Modern {
     fn deliver<I: Io>(
         reactor: &mut Reactor<I>,
         now: Moment,
         client: ClientKey,
-        said: &OutgoingLine<'_>,
+        outgoing: &OutgoingLine<'_>,
         _bytes: usize,
     ) -> bool {
         let Some(member) = reactor.http.members.get(client) else { return false };
         let Role::Modern(Self { connection }) = member.role else { return false };
-        reactor.deliver_modern(now, connection, client, said)
+        reactor.deliver_modern(now, connection, client, outgoing)
     }
 
     /// This cancels its request (MCP 2026-07-28, "Cancellation").

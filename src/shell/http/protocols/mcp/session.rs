@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::restore::is_initialized;
-use super::{ClientRules, needs_events, no_batches, says_batches, too_long};
+use super::{ClientProtocol, needs_events, no_batches, says_batches, too_long};
 use crate::bus::eras::protocol::INVALID_REQUEST;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, PoolId, Reason};
@@ -22,7 +22,7 @@ use crate::shell::connections::{AsHttp, Connections};
 use crate::shell::http::Http;
 use crate::shell::http::deliver::{Beginning, EventText, OutgoingLine};
 use crate::shell::http::exchange::{Exchange, Replay, State, Unsent};
-use crate::shell::http::members::{Keeps, Member, Restoring, Role};
+use crate::shell::http::members::{Member, Restoring, Role, RoleData};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -62,16 +62,16 @@ impl Http {
 }
 
 /// The kind of a line for a session.
-fn kind_of<'a>(said: &'a OutgoingLine<'_>) -> session::LineKind<'a> {
-    match (said.answers, said.id) {
+fn kind_of<'a>(outgoing: &'a OutgoingLine<'_>) -> session::LineKind<'a> {
+    match (outgoing.answers, outgoing.id) {
         (true, Some(id)) => return session::LineKind::Answer(id),
         (true, None) => return session::LineKind::Other,
         _ => {}
     }
-    let method = said.method.and_then(decoded).unwrap_or_default();
+    let method = outgoing.method.and_then(decoded).unwrap_or_default();
     match &*method {
         b"notifications/progress" => {
-            let token = member(said.text, b"params").and_then(|params| member(params, b"progressToken"));
+            let token = member(outgoing.text, b"params").and_then(|params| member(params, b"progressToken"));
             token.map_or(session::LineKind::Other, session::LineKind::Progress)
         }
         b"notifications/tools/list_changed"
@@ -98,7 +98,7 @@ impl<I: Io> Shell<I> {
         let name: Box<str> = policy.new_id().map_err(Fault::busy)?.into();
         let names = &self.reactor.connections[AsHttp(slot)].incoming.sender.origin.names;
         let (at, of) = (&self.reloads.running.listeners[listener.index()], &self.reactor.workers.pools[pool.index()]);
-        let record = self.reactor.lasting.begins(&name, names, of, at, initialize);
+        let record = self.reactor.persistence.begins(&name, names, of, at, initialize);
         let client = self.add_session(now, slot, pool, Session::new(name, Some(id)))?;
         if let Some(member) = self.reactor.http.members.get_mut(client) {
             member.record = record;
@@ -135,7 +135,7 @@ impl<I: Io> Shell<I> {
             }
             false => self.session_asked(slot)?,
         };
-        let Reactor { connections, http, lasting, .. } = &mut self.reactor;
+        let Reactor { connections, http, persistence, .. } = &mut self.reactor;
         let connection = &mut connections[AsHttp(slot)];
         let version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.as_deref());
         let Some(at) = http.members.get_mut(client) else { return Err(Fault::no_session()) };
@@ -158,7 +158,7 @@ impl<I: Io> Shell<I> {
         let cancelled: Vec<usize> =
             messages.iter().filter_map(|message| session.cancel(&cancelled_by(message)?)).collect();
         if let Some(first) = messages.iter().find(|message| is_initialized(message)) {
-            lasting.initialized(&session.id, first.text());
+            persistence.initialized(&session.id, first.text());
         }
         self.await_answer(now, slot);
         cancelled.into_iter().for_each(|slot| self.reactor.end_unanswered(now, slot));
@@ -217,9 +217,9 @@ impl<I: Io> Shell<I> {
     pub(super) fn http_delete(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
         if !self.forget_asked(slot) {
             let client = self.session_asked(slot)?;
-            let Reactor { http, lasting, .. } = &mut self.reactor;
+            let Reactor { http, persistence, .. } = &mut self.reactor;
             let id = http.members.get(client).and_then(|member| member.role.kept().id());
-            id.into_iter().for_each(|id| lasting.forget(id, true));
+            id.into_iter().for_each(|id| persistence.forget(id, true));
             self.reactor.dispatch(now, Input::ClientLeft(client));
         }
         self.reactor.answer_empty(now, slot, Status::NoContent);
@@ -229,45 +229,45 @@ impl<I: Io> Shell<I> {
 
 impl<I: Io> Reactor<I> {
     /// Delivers a line for a session. None if nothing of it is in flight.
-    fn deliver_to_session(&mut self, now: Moment, client: ClientKey, said: &OutgoingLine<'_>) -> Option<bool> {
-        if said.answers && said.id.is_none() {
+    fn deliver_to_session(&mut self, now: Moment, client: ClientKey, outgoing: &OutgoingLine<'_>) -> Option<bool> {
+        if outgoing.answers && outgoing.id.is_none() {
             // The core says why it closes the session. No stream may carry a response but those of its request, and
             // each pending request gets an error of its own.
             return None;
         }
         let (most, blocks) = (self.http.most_kept(), Rc::clone(&self.http.memory.in_place));
         let session = self.http.members.get_mut(client)?.session()?;
-        let kind = kind_of(said);
-        let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
+        let kind = kind_of(outgoing);
+        let answered = outgoing.id.filter(|_| outgoing.answers).and_then(|id| Id::parse(id).ok());
         if answered.is_some() && session.replayed == answered {
-            self.restored(now, client, said);
+            self.restored(now, client, outgoing);
             return None;
         }
         let is_first = answered.is_some() && session.initialize == answered;
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind)?;
         let is_sent_whole = match connection.map_or(Takes::Either, |at| self.connections[AsHttp(at)].takes()) {
-            Takes::Either => !(session.primes() && SENT_AS_EVENT.contains(&said.len())),
+            Takes::Either => !(session.primes() && SENT_AS_EVENT.contains(&outgoing.len())),
             Takes::Json | Takes::JsonAlone => true,
             Takes::Events => false,
         };
         let is_whole = is_whole && is_sent_whole;
         // A half-closed client may have gone, or wait for this.
         let may_be_gone = connection.is_some_and(|at| self.connections[at].has_ended());
-        let header = (is_first && !said.is_error).then(|| session.id.clone());
+        let header = (is_first && !outgoing.is_error).then(|| session.id.clone());
         if is_first {
             session.initialize = None;
-            let text = said.whole();
+            let text = outgoing.whole();
             let version = member(&text, b"result").and_then(|result| string_in(result, b"protocolVersion"));
             if let Some(version) = version {
                 session.agree(&version);
             }
-            self.keep_session(client, said.is_error);
+            self.keep_session(client, outgoing.is_error);
         }
         if is_last
             && let Some(at) = connection
-            && let Some(fault) = self.refusal_of(at, client, said, is_first)
+            && let Some(fault) = self.refusal_of(at, client, outgoing, is_first)
         {
-            self.refuse_too_late(now, at, &fault, said.id);
+            self.refuse_too_late(now, at, &fault, outgoing.id);
             if is_first {
                 self.dispatch(now, Input::ClientLeft(client));
             }
@@ -276,7 +276,7 @@ impl<I: Io> Reactor<I> {
         let session = self.http.members.get_mut(client)?.session()?;
         let before = session.weight();
         let is_event = connection.is_none() || !is_whole;
-        let event = is_event.then(|| said.data(&blocks));
+        let event = is_event.then(|| outgoing.data(&blocks));
         let lost = match event.clone() {
             None => 0,
             Some(event) if connection.is_some() && !may_be_gone => session.keep(id, event, kind.carries(), most),
@@ -287,7 +287,7 @@ impl<I: Io> Reactor<I> {
         self.give_up_answers();
         let connection = connection?;
         if is_whole {
-            self.answer_whole(now, connection, Status::Ok, said, header.as_deref());
+            self.answer_whole(now, connection, Status::Ok, outgoing, header.as_deref());
             self.connections[AsHttp(connection)].outgoing.whole = Some(id);
         } else if let Some(event) = event {
             if self.connections[AsHttp(connection)].state == State::Waiting {
@@ -295,7 +295,7 @@ impl<I: Io> Reactor<I> {
             }
             self.queue_event(now, connection, Some(id), EventText::Shared(event), is_last);
         }
-        if is_first && said.is_error {
+        if is_first && outgoing.is_error {
             // No client knows its id.
             self.dispatch(now, Input::ClientLeft(client));
         }
@@ -304,8 +304,8 @@ impl<I: Io> Reactor<I> {
 
     /// How a request of a session is refused that comes too late for the daemon, or waited for it until then: as one that
     /// is posted then (`is_taken`). None if the session waits for other answers, or nothing is refused.
-    fn refusal_of(&self, slot: usize, client: ClientKey, said: &OutgoingLine<'_>, begins: bool) -> Option<Fault> {
-        if !self.comes_too_late(slot, said) {
+    fn refusal_of(&self, slot: usize, client: ClientKey, outgoing: &OutgoingLine<'_>, begins: bool) -> Option<Fault> {
+        if !self.comes_too_late(slot, outgoing) {
             return None;
         }
         if begins {
@@ -462,7 +462,7 @@ impl<I: Io> Reactor<I> {
     }
 }
 
-impl Keeps for Session {
+impl RoleData for Session {
     fn id(&self) -> Option<&str> {
         Some(&self.id)
     }
@@ -496,15 +496,15 @@ impl Keeps for Session {
     }
 }
 
-impl ClientRules for Session {
+impl ClientProtocol for Session {
     fn deliver<I: Io>(
         reactor: &mut Reactor<I>,
         now: Moment,
         client: ClientKey,
-        said: &OutgoingLine<'_>,
+        outgoing: &OutgoingLine<'_>,
         _bytes: usize,
     ) -> bool {
-        reactor.deliver_to_session(now, client, said) == Some(true)
+        reactor.deliver_to_session(now, client, outgoing) == Some(true)
     }
 
     fn begin_events<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, _client: ClientKey) {
@@ -574,10 +574,10 @@ impl ClientRules for Session {
         reactor.http.memory.keep_log(member.kept(), 0);
         let Some(id) = member.role.kept().id() else { return };
         match member.restoring {
-            Restoring::No => reactor.lasting.forget(id, false),
+            Restoring::No => reactor.persistence.forget(id, false),
             // No worker has answered it, or has got it.
-            Restoring::Asked => reactor.lasting.waits_again(id, true),
-            Restoring::Queued => reactor.lasting.waits_again(id, false),
+            Restoring::Asked => reactor.persistence.waits_again(id, true),
+            Restoring::Queued => reactor.persistence.waits_again(id, false),
         }
     }
 }

@@ -189,7 +189,7 @@ fn parse(bytes: &[u8]) -> Result<Variables, String> {
             return bad("a name has letters, digits and _, and nothing else stands before the =");
         }
         if variables.iter().any(|(known, _)| known == name) {
-            return bad("its variable stands twice");
+            return bad("its variable occurs twice");
         }
         let value = value.trim_ascii();
         let in_quotes = |quote: char| value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));

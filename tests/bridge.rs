@@ -173,7 +173,7 @@ fn a_prompt_that_was_answered_is_not_cancelled() {
 }
 
 #[test]
-fn why_the_daemon_closes_is_told_to_each_request_that_waits() {
+fn why_the_daemon_closes_is_reported_to_each_request_that_waits() {
     for daemon in Daemon::both() {
         let (mut bridge, mut stdout, mut peer) = daemon.bridge();
         bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
@@ -205,7 +205,7 @@ fn a_daemon_that_is_killed_is_noticed_like_one_that_closes() {
 }
 
 #[test]
-fn an_error_stands_on_a_line_of_its_own_when_the_daemon_breaks_off_within_a_line() {
+fn an_error_is_on_a_line_of_its_own_when_the_daemon_breaks_off_within_a_line() {
     let daemon = Daemon::unix();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();
     bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
@@ -473,7 +473,7 @@ fn a_last_line_without_a_newline_is_answered_by_the_real_daemon() {
 }
 
 #[test]
-fn an_editor_is_told_which_of_its_requests_was_too_long_for_the_real_daemon() {
+fn an_editor_learns_which_of_its_requests_was_too_long_for_the_real_daemon() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("bus");
     let _daemon = real_daemon(&path);
@@ -499,7 +499,7 @@ fn an_editor_is_told_which_of_its_requests_was_too_long_for_the_real_daemon() {
 }
 
 #[test]
-fn an_idle_editor_goes_on_with_the_next_daemon_after_the_real_one_has_shut_down() {
+fn an_idle_editor_continues_with_the_next_daemon_after_the_real_one_has_shut_down() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("bus");
     let mut daemon = real_daemon(&path);
@@ -698,7 +698,7 @@ fn a_long_line_that_comes_while_its_beginning_is_sent_again_is_not_cut_by_a_refu
 }
 
 #[test]
-fn a_bridge_that_goes_on_says_what_it_could_not_send() {
+fn a_bridge_that_continues_says_what_it_could_not_send() {
     let daemon = Daemon::unix();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();
     for id in 1..3 {
@@ -1002,7 +1002,7 @@ fn what_crosses_the_refusal_of_a_daemon_that_shuts_down_is_sent_again_though_not
 }
 
 #[test]
-fn a_turn_that_is_cancelled_while_a_prompt_of_it_is_held_is_cancelled_where_it_goes_on_and_nowhere_else() {
+fn a_turn_that_is_cancelled_while_a_prompt_of_it_is_held_is_cancelled_where_it_continues_and_nowhere_else() {
     let daemon = Daemon::unix();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();
     let prompt = |id: u32| PROMPT_OF_S.replace("ID", &id.to_string());
@@ -1074,7 +1074,7 @@ fn without_another_daemon_the_editor_gets_the_refusal_itself() {
 }
 
 #[test]
-fn a_refusal_of_a_daemon_that_goes_on_reaches_the_editor_and_holds_nothing_up_for_long() {
+fn a_refusal_of_a_daemon_that_continues_reaches_the_editor_and_holds_nothing_up_for_long() {
     let daemon = Daemon::unix();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();
     bridge.send(ask(1, "m").as_bytes());
@@ -1169,7 +1169,7 @@ fn daemon_with_own_workers(directory: &std::path::Path) -> (Bridge, [String; 2])
 }
 
 #[test]
-fn when_its_agent_ends_an_editor_is_told_so_and_not_that_the_daemon_has_gone() {
+fn when_its_agent_ends_an_editor_is_notified_and_not_that_the_daemon_has_gone() {
     let directory = tempfile::tempdir().expect("a directory");
     let (_daemon, addresses) = daemon_with_own_workers(directory.path());
     for address in addresses {

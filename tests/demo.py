@@ -327,7 +327,7 @@ def main():
             assert "connected" in page.status(), page.status()
             daemon.drain()
             page.says("closed with 1001: the daemon is shutting down")
-            done("a_page_is_told_that_the_daemon_shuts_down")
+            done("a_page_is_notified_that_the_daemon_shuts_down")
     print(f"{passed} passed, 0 failed")
 
 

@@ -555,7 +555,7 @@ def an_upgrade_under_load_refuses_no_connection(machine):
     assert refused == 0 and machine.pid() != before, (connected, answered, refused)
 
 
-def an_upgrade_over_a_broken_configuration_is_refused_and_the_old_daemon_goes_on(machine):
+def an_upgrade_over_a_broken_configuration_is_refused_and_the_old_daemon_continues(machine):
     before = machine.pid()
     machine.write(CONFIG, config()[:-1])
     refused = machine.tries("dpkg", "--install", "--force-confold", "/root/stdio-bus.deb")
@@ -601,7 +601,7 @@ TESTS = [
     instances_with_sockets_of_systemd_share_a_port,
     an_upgrade_restarts_each_instance,
     an_upgrade_under_load_refuses_no_connection,
-    an_upgrade_over_a_broken_configuration_is_refused_and_the_old_daemon_goes_on,
+    an_upgrade_over_a_broken_configuration_is_refused_and_the_old_daemon_continues,
     a_purged_package_leaves_nothing,
 ]
 

@@ -93,7 +93,7 @@ fn a_frame_of_a_request_is_that_request_to_a_server() {
 }
 
 #[test]
-fn lines_are_found_in_frames_and_pings_are_heard() {
+fn lines_are_found_in_frames_and_pings_are_found() {
     let answer = |text: &str| [&web::head_of_answer(text.len()), text.as_bytes()].concat();
     let sent = [&answer("{}")[..], b"\x89\x01p", &answer("[1]")].concat();
     let mut decoder = Decoder::new(Role::Client, u64::MAX);
@@ -118,7 +118,7 @@ fn a_server_that_refuses_is_quoted() {
 }
 
 #[test]
-fn the_id_of_an_answer_is_found_wherever_it_stands() {
+fn the_id_of_an_answer_is_found_wherever_it_is() {
     for (line, id) in [
         (&br#"{"jsonrpc":"2.0","id":1000100007,"result":{}}"#[..], Some(1_000_100_007)),
         (br#"{"result":{"text":"id"},"jsonrpc":"2.0","id": 12}"#, Some(12)),

@@ -26,7 +26,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Tells the core that a client which is not read has half-closed.
+    /// Reports to the core that a client which is not read has half-closed.
     pub(super) fn report_half_closed(&mut self, slot: usize) {
         if let Peer::Client(client) = self.connections[AsPeer(slot)].peer
             && self.connections[slot].ends.is_socket()

@@ -31,7 +31,7 @@ impl<I: Io> Reactor<I> {
         self.report_websocket_end(now, slot);
     }
 
-    /// Tells the core that a WebSocket was closed, once the core has all its lines.
+    /// Reports to the core that a WebSocket was closed, once the core has all its lines.
     pub(super) fn report_websocket_end(&mut self, now: Moment, slot: usize) {
         let Protocol::WebSocket(endpoint, web) = &mut self.connections.entry(slot).protocol else { return };
         if endpoint.is_waiting_to_be_read() {

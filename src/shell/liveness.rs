@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_has_closed_is_told_from_one_that_sends_no_more_and_reads() {
+    fn a_client_that_has_closed_is_distinguished_from_one_that_sends_no_more_and_reads() {
         let listening = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let pair = || {
             let client = TcpStream::connect(listening.local_addr().expect("it is bound")).expect("it listens");

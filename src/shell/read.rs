@@ -278,7 +278,7 @@ impl<I: Io> Reactor<I> {
         self.connections.mark_dirty(slot);
     }
 
-    /// Tells the core that a peer's input has ended, once all of it was presented.
+    /// Reports to the core that a peer's input has ended, once all of it was presented.
     pub(super) fn report_end(&mut self, now: Moment, slot: usize) {
         let Connection { transport, protocol } = self.connections.entry(slot);
         let is_unreported_web = protocol.web().is_some_and(|web| !web.is_reported);

@@ -99,7 +99,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Tells the core how many bytes are in a worker's pipe.
+    /// Reports to the core how many bytes are in a worker's pipe.
     pub(super) fn report_unread(&mut self, worker: WorkerKey) {
         let slot = self.connections.slot(Peer::Worker(worker));
         let Some(ends) = slot.map(|slot| &self.connections[slot].ends) else { return };

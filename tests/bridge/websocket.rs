@@ -397,7 +397,7 @@ fn a_prompt_that_waits_is_cancelled_over_a_websocket_too() {
 }
 
 #[test]
-fn a_daemon_that_breaks_the_protocol_is_told_so() {
+fn a_daemon_that_breaks_the_protocol_is_notified() {
     let daemon = Daemon::plain();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();
     bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
@@ -466,7 +466,7 @@ fn token_file(token: &str) -> (tempfile::TempDir, Vec<String>) {
 const SECRET: &str = "s3cret-of-tests";
 
 #[test]
-fn a_token_goes_to_the_daemon_and_nowhere_else() {
+fn a_token_is_sent_to_the_daemon_and_nowhere_else() {
     for daemon in Daemon::both() {
         let (_directory, arguments) = token_file(&format!("{SECRET}\n"));
         let daemon = Daemon { arguments: [daemon.arguments.clone(), arguments].concat(), ..daemon };

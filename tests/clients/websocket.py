@@ -502,7 +502,7 @@ NPM_WS = ["fragments_with_pings", "a_megabyte", "newlines", "binary", "tokens", 
 # Cases with a daemon of their own.
 
 
-def clients_are_told_1001_after_their_last_answer_when_it_drains():
+def clients_get_1001_after_their_last_answer_when_it_drains():
     with Daemon([holder()], [{"ws": "127.0.0.1:0"}], limits={"quiesce_sec": 60}) as daemon:
         fifo = os.path.join(daemon.directory.name, "fifo")
         url = daemon.urls[0]
@@ -600,7 +600,7 @@ ON_A_SITE = [
     *map(npm_ws, NPM_WS),
 ]
 ALONE = [
-    clients_are_told_1001_after_their_last_answer_when_it_drains,
+    clients_get_1001_after_their_last_answer_when_it_drains,
     a_client_that_leaves_is_removed_at_once_whatever_is_pending,
     a_client_that_does_not_answer_pings_is_closed_and_one_that_does_stays,
 ]

@@ -226,7 +226,7 @@ fn a_notification_that_is_the_last_line_arrives() {
 }
 
 #[test]
-fn params_that_are_no_json_are_told_with_their_place_and_not_sent() {
+fn params_that_are_no_json_are_reported_with_their_place_and_not_sent() {
     let dead = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("tcp://{}", dead.local_addr().expect("its address"));
     for (params, told) in

@@ -222,7 +222,7 @@ fn names_that_lead_elsewhere_and_links_give_nobody_a_file() {
 }
 
 #[test]
-fn whom_nobody_names_has_no_file_and_is_told_so() {
+fn whom_nobody_names_has_no_file_and_gets_the_reason() {
     let setup = Setup::new([]);
     let pool = personal(files(&setup, &["user/alice"]));
     let mut daemon = setup.set("pools", json!([pool])).start();
@@ -327,7 +327,7 @@ fn a_reload_changes_what_the_next_workers_get() {
 }
 
 #[test]
-fn clients_without_sessions_are_told_to_begin_one() {
+fn clients_without_sessions_are_asked_to_begin_one() {
     let daemon = door_of(Setup::new([by_header()]), json!({}));
     let mut client = Http::connect(daemon.address()).with(TOKEN, "a");
     let meta = json!({

@@ -55,7 +55,7 @@ fn requests_of_several_users_on_one_connection_of_a_proxy_are_each_their_own() {
 }
 
 #[test]
-fn a_name_from_who_is_not_believed_or_that_stands_twice_is_refused_and_counted() {
+fn a_name_from_who_is_not_believed_or_that_occurs_twice_is_refused_and_counted() {
     let daemon = door_of(with_admin(Setup::new([shared()])), believes());
     let tells = |client: &mut Client, fields: &str| {
         let head = format!("POST /mcp HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", daemon.address());
@@ -67,7 +67,7 @@ fn a_name_from_who_is_not_believed_or_that_stands_twice_is_refused_and_counted()
     assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("is not believed"), "{told}");
     let mut near = Client::over_tcp(daemon.address());
     let told = tells(&mut near, "X-Forwarded-User: alice\r\nX-Forwarded-User: bob\r\n");
-    assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("stands twice"), "{told}");
+    assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("occurs twice"), "{told}");
     let mut far = Client::over_tcp_from(FAR, daemon.address());
     assert!(tells(&mut far, "").starts_with("HTTP/1.1 401 "), "a name is needed");
     daemon.logs(&["identity_refused", "X-Forwarded-User comes from an address that is not believed"]);
@@ -135,7 +135,7 @@ fn a_websocket_has_the_name_of_its_request_and_none_is_opened_without() {
 }
 
 #[test]
-fn a_client_uses_the_pools_of_its_groups_and_is_told_of_others() {
+fn a_client_uses_the_pools_of_its_groups_and_gets_the_reason_for_others() {
     let pool = |id: &str| with(worker(id, 1, &[]), "assignment", "client");
     let mut keys = believes();
     keys["identity"]["groups_header"] = json!("X-Groups");
@@ -169,7 +169,7 @@ fn a_client_uses_the_pools_of_its_groups_and_is_told_of_others() {
 }
 
 #[test]
-fn a_client_without_a_name_is_told_where_to_sign_in_whatever_it_accepts() {
+fn a_client_without_a_name_learns_where_to_sign_in_whatever_it_accepts() {
     let mut keys = believes();
     keys["origins"] = json!(["https://app.example"]);
     keys["oauth"] = json!({

@@ -617,7 +617,7 @@ fn unread_lines_delay_no_message_and_are_counted() {
 }
 
 #[test]
-fn a_log_in_a_file_is_opened_again_by_a_signal_and_a_failed_start_is_told_on_stderr_too() {
+fn a_log_in_a_file_is_opened_again_by_a_signal_and_a_failed_start_is_reported_on_stderr_too() {
     let mut setup = Setup::new([worker("agents", 1, &[])]).unix();
     let file = setup.path("bus.log");
     setup.config()["log"] = json!({ "file": file });

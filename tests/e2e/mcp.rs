@@ -300,7 +300,7 @@ fn an_answer_that_cannot_be_kept_is_an_error_with_its_id_on_the_stream_that_resu
 }
 
 #[test]
-fn an_answer_that_nobody_can_ask_for_is_reported_and_stands_on_no_other_stream() {
+fn an_answer_that_nobody_can_ask_for_is_reported_and_is_on_no_other_stream() {
     let pool = with(worker("tools", 1, &["--keep"]), "assignment", "dedicated");
     let daemon = door(pool, json!({}));
     let client = Http::session(daemon.address(), VERSION);
@@ -765,7 +765,7 @@ fn a_response_that_is_closed_cancels_its_request_at_the_worker() {
 }
 
 #[test]
-fn a_request_that_continues_an_answer_goes_to_its_worker() {
+fn a_request_that_continues_an_answer_is_sent_to_its_worker() {
     let daemon = door(with(worker("tools", 4, &[]), "assignment", "round_robin"), json!({}));
     let mut client = Http::connect(daemon.address());
     for round in 0..8 {
@@ -789,7 +789,7 @@ fn a_request_that_continues_an_answer_goes_to_its_worker() {
 }
 
 #[test]
-fn a_client_of_2026_07_28_is_told_by_an_old_server_to_begin_with_initialize() {
+fn a_client_of_2026_07_28_is_asked_by_an_old_server_to_begin_with_initialize() {
     let script = r#"while read -r line; do case "$line" in *server/discover*) id=${line#*\"id\":\"}; id=${id%%\"*};
         echo "{\"jsonrpc\":\"2.0\",\"id\":\"$id\",\"error\":{\"code\":-32601,\"message\":\"no\"}}";; esac; done"#;
     let pool = with(crate::harness::shell("tools", script), "assignment", "client");
@@ -834,7 +834,7 @@ fn the_initialize_that_wakes_a_pool_does_not_wait_for_a_server_that_never_answer
 }
 
 #[test]
-fn a_command_that_ends_is_not_called_an_old_server_and_its_last_words_are_told() {
+fn a_command_that_ends_is_not_called_an_old_server_and_its_last_words_are_reported() {
     let script = "read -r line; echo 'cannot read tools.toml' >&2; exit 3";
     let daemon = door(with(crate::harness::shell("tools", script), "assignment", "client"), json!({}));
     let mut client = Http::connect(daemon.address());
@@ -970,7 +970,7 @@ fn guarded() -> Daemon {
 }
 
 #[test]
-fn whoever_looks_for_an_authorization_server_is_told_that_there_is_none() {
+fn whoever_looks_for_an_authorization_server_is_notified_that_there_is_none() {
     for daemon in [door(shared(), json!({})), guarded()] {
         for path in [
             "GET /.well-known/oauth-protected-resource/mcp",

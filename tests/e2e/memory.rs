@@ -127,7 +127,7 @@ fn a_thousand_unfinished_lines_stay_within_the_memory_limit_and_leave_nothing() 
 }
 
 #[test]
-fn a_client_that_is_closed_for_its_unfinished_line_is_told_why() {
+fn a_client_that_is_closed_for_its_unfinished_line_gets_the_reason() {
     let mut daemon = Setup::new([echo("echo", 1)]).limit("max_input_buffer", 512 * MIB).unix().start();
     let mut client = daemon.connect();
     let mut writing = [client.second()];

@@ -118,7 +118,7 @@ fn the_figures_of_a_removed_pool_and_listener_go_with_the_last_of_them() {
 }
 
 #[test]
-fn a_dry_run_tells_what_would_change_and_changes_nothing() {
+fn a_dry_run_says_what_would_change_and_changes_nothing() {
     let mut daemon = start_ready(Setup::new([with(named("old", 1), "env", json!({ "KEY": "old secret" }))]));
     change(&daemon, |config| {
         config["pools"][0] = with(named("new", 3), "env", json!({ "KEY": "new secret" }));
@@ -650,7 +650,7 @@ fn a_path_that_the_daemon_itself_listens_on_is_reported_as_its_own() {
 }
 
 #[test]
-fn a_scrape_that_is_read_slowly_goes_on_after_a_reload_that_adds_a_pool() {
+fn a_scrape_that_is_read_slowly_continues_after_a_reload_that_adds_a_pool() {
     // Their metrics are more than a socket's buffers hold.
     let pools =
         |count: usize| -> Vec<Value> { (0..count).map(|number| worker(&format!("p{number}"), 1, &[])).collect() };

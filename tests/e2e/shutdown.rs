@@ -189,7 +189,7 @@ fn a_client_that_asks_on_does_not_hold_up_the_drain() {
 
 /// Stops the daemon while a client's silence counts, for longer than it may last, and has the client ask meanwhile. Returns
 /// whether it was stopped before it had closed the client.
-fn asks_while_it_stands_still(daemon: &Daemon, client: &mut Client) -> bool {
+fn asks_while_it_does_not_run(daemon: &Daemon, client: &mut Client) -> bool {
     daemon.stand_still();
     let came_in_time = !client.is_over();
     if came_in_time {
@@ -220,7 +220,7 @@ fn a_request_that_has_arrived_before_its_silent_client_is_closed_is_refused() {
                 client.ask(2, "who", json!({}));
                 client.error(2, "shutting_down");
             }
-            let came_in_time = asks_while_it_stands_still(&daemon, &mut client);
+            let came_in_time = asks_while_it_does_not_run(&daemon, &mut client);
             other.send(&json!({ "method": "release" }));
             other.answer(1);
             other.ends();

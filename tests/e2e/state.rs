@@ -51,7 +51,7 @@ fn written(folder: &Path) -> String {
 }
 
 #[test]
-fn a_session_goes_on_after_a_restart_and_its_worker_is_greeted_before_its_first_call() {
+fn a_session_continues_after_a_restart_and_its_worker_is_greeted_before_its_first_call() {
     for assignment in ["dedicated", "client"] {
         let folder = folder();
         let daemon = lasting(folder.path(), keeping(assignment), json!({}));
@@ -78,7 +78,7 @@ fn a_session_goes_on_after_a_restart_and_its_worker_is_greeted_before_its_first_
 }
 
 #[test]
-fn a_session_goes_on_after_several_restarts_and_after_a_kill() {
+fn a_session_continues_after_several_restarts_and_after_a_kill() {
     let folder = folder();
     let daemon = lasting(folder.path(), dedicated(), json!({}));
     let id = session(&daemon);
@@ -184,7 +184,7 @@ fn while_the_daemon_drains_a_session_that_outlives_it_is_asked_to_come_again_and
 }
 
 #[test]
-fn a_session_goes_on_for_the_token_that_began_it_alone() {
+fn a_session_continues_for_the_token_that_began_it_alone() {
     let folder = folder();
     let path = folder.path().join("tokens");
     let state = folder.path().join("state");
@@ -255,7 +255,7 @@ fn a_session_whose_worker_refuses_its_initialize_now_is_gone() {
 }
 
 #[test]
-fn a_session_whose_worker_dies_before_it_is_greeted_is_asked_for_again_and_goes_on() {
+fn a_session_whose_worker_dies_before_it_is_greeted_is_asked_for_again_and_continues() {
     let folder = folder();
     let daemon = lasting(folder.path(), dedicated(), json!({}));
     let id = session(&daemon);
@@ -301,7 +301,7 @@ fn a_second_signal_while_only_readiness_has_changed_keeps_the_sessions() {
 }
 
 #[test]
-fn a_session_goes_on_at_the_listener_that_it_was_begun_at_alone() {
+fn a_session_continues_at_the_listener_that_it_was_begun_at_alone() {
     let folder = folder();
     let start = |path: &str| {
         let listeners = json!([{ "http": "127.0.0.1:0", "path": path }]);
@@ -321,7 +321,7 @@ fn a_session_goes_on_at_the_listener_that_it_was_begun_at_alone() {
 }
 
 #[test]
-fn a_stream_of_a_restored_session_says_that_events_are_lost_and_goes_on() {
+fn a_stream_of_a_restored_session_says_that_events_are_lost_and_continues() {
     let folder = folder();
     let daemon = lasting(folder.path(), dedicated(), json!({}));
     let id = session(&daemon);
@@ -361,7 +361,7 @@ fn two_daemons_do_not_share_a_folder_and_a_reload_does_not_move_it() {
 }
 
 #[test]
-fn a_torn_file_is_put_aside_and_said_and_the_daemon_goes_on() {
+fn a_torn_file_is_put_aside_and_said_and_the_daemon_continues() {
     let folder = folder();
     let daemon = lasting(folder.path(), dedicated(), json!({}));
     let id = session(&daemon);

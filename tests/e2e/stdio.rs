@@ -263,7 +263,7 @@ fn answers_not_written_to_a_file_for_lack_of_a_thread_are_counted_and_exit_with_
 }
 
 #[test]
-fn the_log_goes_to_a_file_while_the_daemon_runs_though_no_thread_can_be_made() {
+fn the_log_is_sent_to_a_file_while_the_daemon_runs_though_no_thread_can_be_made() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let program = program_for_all(directory.path());

@@ -202,7 +202,7 @@ fn a_program_with_the_address_as_its_origin_is_admitted_and_a_rebound_name_is_no
 }
 
 #[test]
-fn a_streamable_http_client_is_told_to_use_a_websocket() {
+fn a_streamable_http_client_is_asked_to_use_a_websocket() {
     let daemon = door([echo("echo", 1)], json!({}));
     let body = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\"}";
     let host = "Host: localhost:9000\r\n";
@@ -342,7 +342,7 @@ const SLOTS: usize = 1024;
 const BEYOND: usize = 256;
 
 #[test]
-fn a_thousand_clients_that_connect_at_once_are_all_let_in() {
+fn a_thousand_clients_that_connect_at_once_are_all_admitted() {
     let daemon = door([echo("echo", 1)], json!({}));
     let mut clients: Vec<Client> = (0..1000).map(|_| Client::over_tcp(daemon.address())).collect();
     // None of them sends anything before the last one has connected.
@@ -536,7 +536,7 @@ fn a_client_that_vanishes_ends_its_requests_and_its_worker() {
 }
 
 #[test]
-fn a_client_whose_own_worker_ends_is_told_1011() {
+fn a_client_whose_own_worker_ends_gets_1011() {
     let mut pool = worker("agents", 1, &[]);
     pool["assignment"] = "dedicated".into();
     let daemon = door([pool], json!({}));

@@ -567,7 +567,7 @@ def a_name_that_a_client_writes_over_http_2_is_never_believed(front):
     assert set(front.users()[before:]) == {("user", "alice")}, front.users()[before:]
 
 
-def what_a_tool_tells_comes_before_its_answer(front):
+def what_a_tool_reports_comes_before_its_answer(front):
     token = bears(front.login.token())
     _, session = front.opens(token)
     done = front.path("done")
@@ -809,7 +809,7 @@ JWT = [without_a_token_a_client_learns_where_to_sign_in, a_good_token_is_answere
        a_bad_token_is_refused_and_leads_to_the_login, a_token_in_the_address_is_none, a_page_reads_where_to_sign_in,
        a_name_that_a_client_writes_is_never_believed, a_name_that_a_client_writes_over_http_2_is_never_believed,
        a_client_uses_the_pools_of_its_groups, a_group_that_a_client_writes_is_never_believed,
-       what_a_tool_tells_comes_before_its_answer, a_call_whose_client_has_gone_is_cancelled, the_typescript_client_signs_in, the_python_client_signs_in,
+       what_a_tool_reports_comes_before_its_answer, a_call_whose_client_has_gone_is_cancelled, the_typescript_client_signs_in, the_python_client_signs_in,
        who_holds_an_expired_token_gets_another_one_without_a_second_login]
 
 GROUPS = [

@@ -61,7 +61,7 @@ async def goes_on(name):
         return told
 
 
-async def mcp_remote_goes_on_in_its_session_after_a_restart():
+async def mcp_remote_continues_in_its_session_after_a_restart():
     program = os.path.join(HERE, "node_modules", "mcp-remote", "dist", "proxy.js")
     with tempfile.TemporaryDirectory() as folder, Restarted(folder) as it:
         await it.site.ready()
@@ -102,5 +102,5 @@ def cases():
     for name in CLIENTS:
         async def case(name=name):
             return await goes_on(name)
-        yield f"an_official_{name}_client_goes_on_in_its_session_after_a_restart", case
-    yield mcp_remote_goes_on_in_its_session_after_a_restart.__name__, mcp_remote_goes_on_in_its_session_after_a_restart
+        yield f"an_official_{name}_client_continues_in_its_session_after_a_restart", case
+    yield mcp_remote_continues_in_its_session_after_a_restart.__name__, mcp_remote_continues_in_its_session_after_a_restart

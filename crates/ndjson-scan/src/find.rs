@@ -87,7 +87,7 @@ pub fn wrapped_message(window: Window<'_>, line: &Line) -> Result<Line, usize> {
     Ok(inner)
 }
 
-/// What a message means depends on who reads it: a member stands there twice, or beside one whose name differs in case alone,
+/// What a message means depends on who reads it: a member occurs twice, or beside one whose name differs in case alone,
 /// which some parsers take for the same (Go's encoding/json: <https://pkg.go.dev/encoding/json#Unmarshal>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ambiguous;

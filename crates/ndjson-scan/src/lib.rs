@@ -295,7 +295,7 @@ impl Fault {
             Self::Utf8 => "not UTF-8",
             Self::Depth => "nested too deeply",
             Self::NotAnObject => "not a JSON object",
-            Self::DuplicateKey => "a routing key stands twice",
+            Self::DuplicateKey => "a routing key occurs twice",
         }
     }
 }
@@ -502,7 +502,7 @@ impl Partial {
         dropped
     }
 
-    /// Tells the scanner that the caller drops the first `bytes` bytes from the window, at most [`Partial::consumed`].
+    /// Notifies the scanner that the caller drops the first `bytes` bytes from the window, at most [`Partial::consumed`].
     /// Returned lines after them may stay: they are not returned again, and [`Line::counted_after`] adjusts their
     /// positions.
     #[inline]

@@ -102,7 +102,7 @@ struct Outline {
     id: Vec<u8>,
     method: Vec<u8>,
     answers: bool,
-    /// The id stands twice, or is too long.
+    /// The id occurs twice, or is too long.
     is_unclear: bool,
     is_array: bool,
     /// The ids of the answers in an array, as written.
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_no_flood_and_what_goes_on_is_one() {
+    fn a_burst_is_no_flood_and_what_continues_is_one() {
         let (mut bad_lines, mut now) = (BadLines::default(), Moment(1));
         assert!((0..MOST_AT_ONCE).all(|_| !bad_lines.is_flood(now)));
         assert!(bad_lines.is_flood(now));

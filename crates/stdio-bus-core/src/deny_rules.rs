@@ -187,7 +187,7 @@ impl Ctx {
 }
 
 fn ambiguous(rules: All<'_>) -> Refusal {
-    let text = "Invalid params: a method, params or a tool's name stands there twice, or in another case; some servers would \
+    let text = "Invalid params: a method, params or a tool's name occurs twice, or in another case; some servers would \
                 read another call than the rules for it are applied to (deny_tools, allow_tools and deny_methods of pools[], \
                 listeners[].rules)";
     let are_of_tools = rules.iter().any(|rules| rules.tools.are_set());

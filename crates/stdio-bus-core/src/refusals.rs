@@ -92,7 +92,7 @@ impl Bus {
     }
 
     /// A name occurs twice where the scanner does not check: the line is malformed, as one with two ids is.
-    pub(super) fn name_stands_twice(&mut self, from: Peer, line: Parsed<'_>, at: usize) -> Flow {
+    pub(super) fn name_occurs_twice(&mut self, from: Peer, line: Parsed<'_>, at: usize) -> Flow {
         self.malformed(from, *line.window, line.span.start as usize, at, Fault::DuplicateKey)
     }
 

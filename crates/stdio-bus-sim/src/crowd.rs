@@ -25,7 +25,7 @@ struct Wire {
     read: VecDeque<(Moment, Value)>,
     /// It accepts no bytes.
     stalls: bool,
-    /// It reads its pipe only when the test says so.
+    /// It reads its pipe only when the test asks it to.
     reads_late: bool,
     gone: bool,
 }

@@ -98,7 +98,7 @@ pub struct Draft {
     /// Its tokens.
     pub ids: Ids,
     /// The request that it belongs to, if its sender knows that it is not over.
-    pub told_for: Option<usize>,
+    pub referred_to: Option<usize>,
     /// The name in its sessionId at top level, if it has one.
     pub top: Option<String>,
     /// A token at top level instead of it.

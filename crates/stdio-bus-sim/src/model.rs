@@ -19,8 +19,8 @@ mod penalty;
 mod queues;
 mod requests;
 mod retired;
-mod seats;
 mod sessions;
+mod slots;
 mod step;
 mod timeouts;
 mod trial;
@@ -44,7 +44,7 @@ use owners::Owners;
 use penalty::Penalty;
 use queues::Outputs;
 use retired::Retired;
-use seats::Seats;
+use slots::Slots;
 use step::Step;
 use trial::Trial;
 
@@ -300,7 +300,7 @@ pub struct Model {
     outputs: Outputs,
     counts: Counts,
     step: Step,
-    seats: Seats,
+    slots: Slots,
     drain: Drain,
     /// The pools that the operator has paused.
     paused: BTreeSet<usize>,
@@ -335,7 +335,7 @@ impl Model {
             outputs: Outputs::default(),
             counts: Counts::new(),
             step: Step::default(),
-            seats: Seats::default(),
+            slots: Slots::default(),
             drain: Drain::default(),
             paused: BTreeSet::new(),
         }
@@ -343,7 +343,7 @@ impl Model {
 
     /// Workers are replaced from now on, or their pools changed.
     pub fn replaces(&mut self) {
-        self.seats.replace();
+        self.slots.replace();
     }
 
     /// The bus shuts down, and may advance this far in this step.

@@ -172,8 +172,8 @@ impl WorkerView {
     }
 
     /// Drops the work that a line cancels.
-    fn cancels(&mut self, heard: &Received<'_>) {
-        let Received { client, number, line, ids, .. } = heard;
+    fn cancels(&mut self, received: &Received<'_>) {
+        let Received { client, number, line, ids, .. } = received;
         for target in line.targets().iter().zip([&ids.request_id, &ids.params_id].into_iter().flatten()) {
             let id = self.read_id(target.1);
             for work in self.work.iter_mut().filter(|work| work.id == id) {
@@ -185,12 +185,12 @@ impl WorkerView {
 
     /// Reads a request or a notification. `left` says when a client has left, and `shared` whether every client may use
     /// every session.
-    pub fn receive(&mut self, heard: &Received<'_>, shared: bool, left: impl Fn(usize) -> Option<Moment>) {
-        let Received { client, number, line, ids, sent, order } = heard;
-        self.cancels(heard);
+    pub fn receive(&mut self, received: &Received<'_>, shared: bool, left: impl Fn(usize) -> Option<Moment>) {
+        let Received { client, number, line, ids, sent, order } = received;
+        self.cancels(received);
         let session = self.session_of(line);
         if let (Kind::Request, Some(token)) = (line.kind, &ids.id) {
-            self.begins(heard, token, session.clone());
+            self.begins(received, token, session.clone());
         }
         if line.closes() {
             self.closed.extend(line.names().into_iter().map(|name| (name.clone(), *client)));
@@ -254,8 +254,8 @@ impl WorkerView {
     }
 
     /// Starts work on a request.
-    fn begins(&mut self, heard: &Received<'_>, token: &str, session: Option<String>) {
-        let Received { client, number, line, .. } = heard;
+    fn begins(&mut self, received: &Received<'_>, token: &str, session: Option<String>) {
+        let Received { client, number, line, .. } = received;
         let id = self.read_id(token);
         if self.unasked.contains(&id) {
             self.work.retain(|work| work.id != id);
@@ -384,7 +384,7 @@ impl WorkerView {
     }
 
     /// Its answer to this request is lost: a client that asked for a session does not learn that it has it.
-    pub fn is_unheard(&mut self, asked: &Line) {
+    pub fn is_undelivered(&mut self, asked: &Line) {
         let Party::Client(client) = asked.from else { return };
         let name = self.session_of(asked).filter(|_| asked.loads());
         self.closed.extend(name.map(|name| (name, client)));
@@ -396,8 +396,8 @@ impl WorkerView {
     }
 
     /// Whether it created this session for a client that never received its name.
-    pub fn is_untold(&self, name: &str) -> bool {
-        let is_untold = |kept: &Kept| kept.name == name && kept.issued && kept.named_by.is_none();
-        self.discarded.iter().any(|discarded| discarded == name) || self.sessions.iter().any(is_untold)
+    pub fn is_unannounced(&self, name: &str) -> bool {
+        let is_unannounced = |kept: &Kept| kept.name == name && kept.issued && kept.named_by.is_none();
+        self.discarded.iter().any(|discarded| discarded == name) || self.sessions.iter().any(is_unannounced)
     }
 }

@@ -88,7 +88,7 @@ struct SimClient {
     /// Tokens of requests that it received, with their lines.
     todo: VecDeque<(String, usize)>,
     /// Progress tokens that it may use, with the lines that they came in.
-    telling: Vec<(String, usize)>,
+    reporting: Vec<(String, usize)>,
     sessions: Vec<String>,
     closing: Option<Close>,
     /// When it was notified that it is closed, or was closed.

@@ -50,7 +50,7 @@ pub(crate) struct Ground {
     salt: u64,
     pub(crate) steps: usize,
     /// Its last events are printed if it fails.
-    tells: bool,
+    prints: bool,
     /// What finds the test of this world among all.
     test: &'static str,
     /// What else is printed.
@@ -65,12 +65,12 @@ impl Ground {
     /// The world's `random` has drawn what it begins with.
     pub(crate) fn new(
         (seed, salt, steps): (u64, u64, usize),
-        tells: bool,
+        prints: bool,
         (test, about): (&'static str, String),
         random: Random,
         bus: Twins,
     ) -> Self {
-        Self { seed, salt, steps, tells, test, about, random, bus, now: Moment(1), log: Vec::new() }
+        Self { seed, salt, steps, prints, test, about, random, bus, now: Moment(1), log: Vec::new() }
     }
 
     /// A step begins. One more draw in it changes no draw of a later one.
@@ -85,7 +85,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        if std::thread::panicking() && self.tells {
+        if std::thread::panicking() && self.prints {
             let most = std::env::var("STDIO_BUS_SIM_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(80);
             self.log.iter().rev().take(most).rev().for_each(|line| eprintln!("  {line}"));
             eprint!("{}", self.about);

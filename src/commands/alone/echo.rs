@@ -210,7 +210,7 @@ fn why(fault: Fault) -> &'static str {
         Fault::Utf8 => "not valid UTF-8",
         Fault::Depth => "nested too deep",
         Fault::NotAnObject => "not a JSON object",
-        Fault::DuplicateKey => "with a routing key that stands twice",
+        Fault::DuplicateKey => "with a routing key that occurs twice",
     }
 }
 

@@ -173,7 +173,7 @@ mod tests {
         let mut names = names();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), FIGURES.len(), "a name stands once");
+        assert_eq!(names.len(), FIGURES.len(), "a name occurs once");
     }
 
     /// The table in docs/monitoring.md of the metrics of one kind.

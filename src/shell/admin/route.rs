@@ -144,7 +144,7 @@ fn understands(request: &AdminRequest, parameters: Parameters) -> Result<(), Res
             return refuse(format!("{name:?} is not understood; {}", known()));
         }
         if request.query[..at].iter().any(|(before, _)| before == name) {
-            return refuse(format!("{name} stands there twice"));
+            return refuse(format!("{name} occurs twice"));
         }
     }
     Ok(())
@@ -392,7 +392,7 @@ mod tests {
             assert!(is_read && matches!(route_of(&path), Some(Route::Read(_))), "{path}");
         }
         for (path, _) in ROUTES {
-            assert_eq!(ROUTES.iter().filter(|(other, _)| other == path).count(), 1, "{path} stands there once");
+            assert_eq!(ROUTES.iter().filter(|(other, _)| other == path).count(), 1, "{path} occurs once");
         }
     }
 
@@ -464,7 +464,7 @@ mod tests {
             ("/drain?now=1", "/drain has no parameters"),
             ("/reload?dryrun=1", "/reload has the parameters dry_run"),
             ("/restart-worker?worker=a%2F1&force=1", "worker, now"),
-            ("/reload?dry_run=1&dry_run=0", "dry_run stands there twice"),
+            ("/reload?dry_run=1&dry_run=0", "dry_run occurs twice"),
         ] {
             let (code, said) = refusal(path, "").expect("it is refused");
             assert!(code == 400 && said.contains(named), "{path}: {code} {said}");

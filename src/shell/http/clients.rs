@@ -179,7 +179,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Tells the core that bytes of its lines for a member are off its hands. One that it is closing will send nothing,
+    /// Reports to the core that bytes of its lines for a member are off its hands. One that it is closing will send nothing,
     /// and is closed once there are no more of them.
     pub(super) fn report_sent(&mut self, now: Moment, client: ClientKey, bytes: usize) {
         let peer = Peer::Client(client);

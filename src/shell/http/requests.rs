@@ -149,7 +149,7 @@ impl<I: Io> Shell<I> {
         incoming.is_last |= is_stray || self.bus.view().refuses_requests();
         (incoming.asked, incoming.sender) = (Some(asked), sender);
         incoming.sender.credentials = credentials;
-        // W3C Trace Context, section 3.2: one that is invalid, or stands twice, is as none.
+        // W3C Trace Context, section 3.2: one that is invalid, or occurs twice, is as none.
         let parent = || head.fields.only("traceparent").ok().flatten().and_then(trace_id);
         incoming.trace = if self.bus.view().records_requests() { parent().map(Rc::from) } else { None };
         Ok(())

@@ -126,7 +126,7 @@ class Alone(unittest.IsolatedAsyncioTestCase):
                 await agent.cancel(session_id=session.session_id)
                 self.assertEqual((await running).stop_reason, "cancelled")
 
-    async def test_unknown_sessions_are_told_as_errors(self):
+    async def test_unknown_sessions_get_errors(self):
         with mock() as url:
             async with acp.spawn_agent_process(Recorder(), AGENT, "acp", env=environment(url)) as (agent, process):
                 await agent.initialize(protocol_version=acp.PROTOCOL_VERSION)

@@ -120,7 +120,7 @@ fn a_paused_pool_has_its_requests_wait_and_a_worker_that_is_taken_out_is_not_rep
 }
 
 #[test]
-fn new_clients_of_a_paused_listener_wait_over_lines_and_are_told_to_come_again_over_http() {
+fn new_clients_of_a_paused_listener_wait_over_lines_and_are_asked_to_come_again_over_http() {
     let pools = [with(worker("agents", 1, &[]), "assignment", "round_robin")];
     let listeners = json!([{ "tcp": "127.0.0.1:0" }, { "ws": "127.0.0.1:0" }]);
     let daemon = start_ready(Setup::new(pools).no_listener().set("listeners", listeners));

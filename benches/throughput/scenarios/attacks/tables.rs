@@ -226,6 +226,6 @@ pub fn seats(stage: &Stage<'_>) -> io::Result<Outcome> {
             if beside { "goes on" } else { "does not" }
         ),
         reached: message.contains(&SEATS.to_string()) && beside,
-        figures: json!({ "error": error, "own_goes_on": beside }),
+        figures: json!({ "error": error, "own_continues": beside }),
     })
 }

@@ -13,7 +13,7 @@ fn every_behaviour_has_its_words_its_retries_and_its_log() {
     let mut names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), rows.len(), "each name stands once");
+    assert_eq!(names.len(), rows.len(), "each name occurs once");
     let (rows, wrong) = (Mutex::new(rows), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..8 {

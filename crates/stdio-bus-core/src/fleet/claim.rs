@@ -13,7 +13,7 @@ pub(crate) struct Claim {
     /// It is lent to a client, and got a request of another one, which has a task there.
     has_guests: bool,
     /// The wait of its client for the first answer was reported.
-    told_of_wait: bool,
+    reported_wait: bool,
 }
 
 impl Claim {
@@ -39,8 +39,8 @@ impl Claim {
     }
 
     /// Whether the wait of its client for the first answer was reported.
-    pub(super) fn told_of_wait(&self) -> bool {
-        self.told_of_wait
+    pub(super) fn reported_wait(&self) -> bool {
+        self.reported_wait
     }
 
     /// A client takes it.
@@ -69,7 +69,7 @@ impl Claim {
     }
 
     /// The wait of its client is reported.
-    pub(super) fn tell_of_wait(&mut self) {
-        self.told_of_wait = true;
+    pub(super) fn set_reported_wait(&mut self) {
+        self.reported_wait = true;
     }
 }

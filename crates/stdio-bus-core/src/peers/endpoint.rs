@@ -466,7 +466,7 @@ pub(crate) struct Retired {
     /// cancelled requests never says when their progress ends.
     tokens: Vec<u64>,
     /// It has more of them than are remembered.
-    may_tell_any: bool,
+    may_report_any: bool,
 }
 
 /// Maximum number of ids: 8 KiB for each peer.
@@ -476,7 +476,7 @@ const MOST_TOKENS: usize = 256;
 
 impl Retired {
     const NONE: Self =
-        Self { ids: Vec::new(), more: 0, may_answer_any: false, tokens: Vec::new(), may_tell_any: false };
+        Self { ids: Vec::new(), more: 0, may_answer_any: false, tokens: Vec::new(), may_report_any: false };
 
     /// Whether any id may be used for another request.
     pub(crate) fn is_empty(&self) -> bool {
@@ -485,7 +485,7 @@ impl Retired {
 
     /// Whether any id and any progress token may be used for another request.
     pub(crate) fn accepts_any_id(&self) -> bool {
-        self.is_empty() && self.tokens.is_empty() && !self.may_tell_any
+        self.is_empty() && self.tokens.is_empty() && !self.may_report_any
     }
 
     /// Whether it may still answer a forgotten request with this id.
@@ -499,14 +499,14 @@ impl Retired {
             return false;
         }
         let token = token();
-        self.may_tell_any || self.has(token) || self.tokens.binary_search(&token).is_ok()
+        self.may_report_any || self.has(token) || self.tokens.binary_search(&token).is_ok()
     }
 
     /// Adds such a token.
     pub(crate) fn add_token(&mut self, token: u64) {
         match self.tokens.binary_search(&token) {
             Err(at) if self.tokens.len() < MOST_TOKENS => self.tokens.insert(at, token),
-            Err(_) => self.may_tell_any = true,
+            Err(_) => self.may_report_any = true,
             Ok(_) => {}
         }
     }

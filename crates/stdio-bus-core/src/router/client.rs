@@ -93,14 +93,14 @@ impl Bus {
                 Err(Refusal(Reason::MethodDenied, "Method not found: a proxy/successor within another one".into()))
             }
             Ok(inner) => self.send_message(client, Parsed { line: &inner, ..line }, line.method),
-            Err(at) => Ok(self.name_stands_twice(client.into(), line, at)),
+            Err(at) => Ok(self.name_occurs_twice(client.into(), line, at)),
         }
     }
 
     /// Routes a message: a bare one, or one in an envelope whose method is at `envelope`.
     fn send_message(&mut self, client: ClientKey, line: Parsed<'_>, envelope: Span) -> Result<Flow, Refusal> {
         if line.meta.twice != 0 {
-            return Ok(self.name_stands_twice(client.into(), line, line.meta.twice as usize));
+            return Ok(self.name_occurs_twice(client.into(), line, line.meta.twice as usize));
         }
         let message = Message::decode(client, line)?;
         self.ctx.denials.begin_line(envelope);

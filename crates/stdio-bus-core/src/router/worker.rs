@@ -176,14 +176,14 @@ impl Bus {
         }
         match wrapped_message(*line.window, line.line) {
             Ok(inner) => self.send_said(worker, Parsed { line: &inner, ..line }),
-            Err(at) => Ok(self.name_stands_twice(worker.into(), line, at)),
+            Err(at) => Ok(self.name_occurs_twice(worker.into(), line, at)),
         }
     }
 
     /// Routes a worker's message.
     fn send_said(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Result<Flow, Refusal> {
         if line.meta.twice != 0 {
-            return Ok(self.name_stands_twice(worker.into(), line, line.meta.twice as usize));
+            return Ok(self.name_occurs_twice(worker.into(), line, line.meta.twice as usize));
         }
         let said = WorkerMessage::decode(worker, line)?;
         if said

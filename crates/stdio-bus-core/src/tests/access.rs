@@ -97,7 +97,7 @@ fn a_user_of_the_same_name_on_another_listener_has_no_access_to_a_task() {
 }
 
 #[test]
-fn a_request_for_a_task_whose_worker_is_ending_gets_an_error_and_goes_to_no_other_one() {
+fn a_request_for_a_task_whose_worker_is_ending_gets_an_error_and_is_sent_to_no_other_one() {
     let mut bench = bench(2);
     let client = bench.client();
     bench.write(client, r#"{"id":1,"method":"tools/call","params":{"name":"x"}}"#);

@@ -269,7 +269,7 @@ fn a_malformed_line_after_others_is_not_taken_for_a_header() {
 }
 
 #[test]
-fn a_client_is_told_before_its_handshake_whether_it_has_more_than_its_share_of_a_full_listener() {
+fn a_client_learns_before_its_handshake_whether_it_has_more_than_its_share_of_a_full_listener() {
     use super::super::admission::TurnedAway;
     let mut bench = counting(Some(4), None);
     assert_eq!(bench.bus.view().full_listener(0), None);
@@ -290,7 +290,7 @@ fn a_client_is_told_before_its_handshake_whether_it_has_more_than_its_share_of_a
 }
 
 #[test]
-fn a_client_is_told_before_its_handshake_that_its_listener_is_removed_or_that_the_daemon_shuts_down() {
+fn a_client_learns_before_its_handshake_that_its_listener_is_removed_or_that_the_daemon_shuts_down() {
     use super::super::admission::TurnedAway;
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.listeners.push(Listener::default());
@@ -305,7 +305,7 @@ fn a_client_is_told_before_its_handshake_that_its_listener_is_removed_or_that_th
 }
 
 #[test]
-fn a_client_of_a_removed_listener_goes_on_although_its_pools_are_removed_as_well() {
+fn a_client_of_a_removed_listener_continues_although_its_pools_are_removed_as_well() {
     let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let mut settings = settings(vec![of("a"), of("b")]);
     settings.listeners.push(Listener { pools: Some(places(&[1])), ..Listener::default() });

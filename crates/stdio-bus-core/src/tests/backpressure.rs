@@ -14,7 +14,7 @@ fn long_notification(letter: &str) -> String {
 }
 
 #[test]
-fn a_client_that_waits_for_a_worker_continues_when_the_worker_is_told_to_stop() {
+fn a_client_that_waits_for_a_worker_continues_when_the_worker_is_asked_to_stop() {
     let mut bench = tight(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.stalls(worker);
@@ -57,9 +57,9 @@ fn only_peers_that_write_to_a_full_output_wait() {
     bench.write(blocked, r#"{"method":"x","sessionId":"full"}"#);
     bench.read(full);
     bench.read(free);
-    let free_goes_on = r#"{"id":1,"method":"x","sessionId":"free"}"#;
-    bench.write(other, free_goes_on);
-    assert_eq!(bench.read(free), [free_goes_on]);
+    let free_continues = r#"{"id":1,"method":"x","sessionId":"free"}"#;
+    bench.write(other, free_continues);
+    assert_eq!(bench.read(free), [free_continues]);
     bench.write(free, r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read(other).len(), 1);
     assert!(!bench.is_paused(other));

@@ -480,7 +480,7 @@ fn a_worker_started_later_is_asked_for_children_too() {
 /// Whatever happens to sessions with children, the bus keeps a child with its parent (it checks that after each step), no
 /// client hears of another's, and lines on the fast path go where the others go.
 #[test]
-fn no_client_hears_of_anothers_children_whatever_happens() {
+fn no_client_learns_of_anothers_children_whatever_happens() {
     for seed in 1..=60_u64 {
         let mut heard = Vec::new();
         for is_plain in [false, true] {

@@ -213,7 +213,7 @@ fn a_request_to_a_client_that_leaves_gets_an_error() {
 }
 
 #[test]
-fn workers_are_told_to_cancel_the_requests_of_a_client_that_leaves() {
+fn workers_are_asked_to_cancel_the_requests_of_a_client_that_leaves() {
     let mut frugal = settings(vec![pool(1, Assignment::RoundRobin)]);
     frugal.pools[0].cancel_on_disconnect = true;
     let mut bench = Bench::new(frugal);
@@ -228,7 +228,7 @@ fn workers_are_told_to_cancel_the_requests_of_a_client_that_leaves() {
 }
 
 #[test]
-fn workers_are_told_to_cancel_the_requests_of_a_client_that_the_daemon_closes() {
+fn workers_are_asked_to_cancel_the_requests_of_a_client_that_the_daemon_closes() {
     let malformed: fn(&mut Bench, ClientKey) = |bench, client| bench.write(client.into(), "no JSON");
     let killed: fn(&mut Bench, ClientKey) = |bench, client| bench.handle(Input::CloseClient(client));
     let token_removed: fn(&mut Bench, ClientKey) = |bench, client| bench.handle(Input::TokenRemoved(client));

@@ -112,7 +112,7 @@ fn a_late_answer_is_not_taken_for_the_answer_to_a_new_request_with_the_same_id()
 }
 
 #[test]
-fn a_peer_with_another_protocol_is_told_which_one_and_how_it_began() {
+fn a_peer_with_another_protocol_learns_which_one_and_how_it_began() {
     for (bytes, text) in [
         (&b"GET /acp?token=secret HTTP/1.1\r\nHost: a\r\n\r\n"[..], "HTTP, not JSON; the line begins \"GET /acp\""),
         (b"\x16\x03\x01\x02\x00\x01\n", "TLS, not JSON; the line begins \"\\x16\\x03"),
@@ -135,7 +135,7 @@ fn a_peer_with_another_protocol_is_told_which_one_and_how_it_began() {
 }
 
 #[test]
-fn a_worker_that_writes_no_messages_is_told_what_belongs_on_stdout() {
+fn a_worker_that_writes_no_messages_learns_what_belongs_on_stdout() {
     for (bytes, text) in [
         (&b"Starting...\n"[..], "not JSON, at byte 0 of the line, which begins \"Starting...\"; a worker"),
         (b"{\n  \"id\": 1\n}\n", "not JSON: the line ends within a message, at byte 1, which begins \"{\"; a worker"),

@@ -279,7 +279,7 @@ fn check_of(bench: &mut Bench, worker: Peer) -> (Value, String) {
 }
 
 #[test]
-fn a_worker_that_misses_two_checks_is_replaced_and_its_clients_are_told() {
+fn a_worker_that_misses_two_checks_is_replaced_and_its_clients_are_notified() {
     let (mut bench, client, worker) = checked(ping());
     bench.pass(milliseconds(4_999));
     assert!(bench.read(worker).is_empty());

@@ -181,7 +181,7 @@ fn a_cancellation_follows_the_id_that_was_replaced() {
 }
 
 #[test]
-fn a_cancellation_goes_to_the_worker_that_has_the_request() {
+fn a_cancellation_is_sent_to_the_worker_that_has_the_request() {
     let mut bench = bench(3);
     let client = bench.client();
     for id in 0..3 {

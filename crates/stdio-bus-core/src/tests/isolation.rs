@@ -554,7 +554,7 @@ fn a_session_created_for_a_client_that_has_left_has_no_owner() {
 }
 
 #[test]
-fn at_most_4096_names_are_held_and_the_oldest_goes_first() {
+fn at_most_4096_names_are_held_and_the_oldest_is_evicted_first() {
     let mut bench = bench(1);
     let (stranger, worker) = (bench.client(), bench.worker(0));
     for round in 0..5 {

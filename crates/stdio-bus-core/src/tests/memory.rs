@@ -157,7 +157,7 @@ fn long_line() -> String {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_closed_without_a_word_and_one_that_only_sends_is_told_why() {
+fn a_client_that_does_not_read_is_closed_without_a_word_and_one_that_only_sends_gets_the_reason() {
     let mut settings = small_memory();
     settings.limits.max_output_queue = 1 << 20;
     let mut bench = Bench::new(settings);

@@ -58,7 +58,7 @@ fn begun(assignment: Assignment) -> (Bench, Peer) {
 }
 
 #[test]
-fn a_client_goes_on_with_the_worker_that_replaces_one_that_has_ended() {
+fn a_client_continues_with_the_worker_that_replaces_one_that_has_ended() {
     for assignment in [Assignment::Client, Assignment::RoundRobin] {
         let (mut bench, client) = begun(assignment);
         bench.write(client, NEW);
@@ -191,7 +191,7 @@ fn lines_behind_the_own_initialize_do_not_wait() {
 }
 
 #[test]
-fn a_line_goes_on_if_a_worker_refuses_the_initialize_that_is_sent_again() {
+fn a_line_continues_if_a_worker_refuses_the_initialize_that_is_sent_again() {
     let (mut bench, client) = begun(Assignment::Client);
     let worker = bench.is_replaced();
     bench.write(client, NEW);
@@ -459,7 +459,7 @@ fn a_client_gets_another_worker_for_one_whose_last_words_are_malformed() {
 }
 
 #[test]
-fn a_client_gets_another_worker_for_one_that_is_told_to_stop_and_says_so_on_stdout() {
+fn a_client_gets_another_worker_for_one_that_is_asked_to_stop_and_says_so_on_stdout() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 4, ..pool(2, Assignment::Dedicated) }]));
     let client = bench.client();
     bench.write(client, r#"{"id":0,"method":"server/discover"}"#);
@@ -474,7 +474,7 @@ fn a_client_gets_another_worker_for_one_that_is_told_to_stop_and_says_so_on_stdo
 }
 
 #[test]
-fn each_client_tells_a_worker_that_takes_many_that_it_is_ready() {
+fn each_client_notifies_a_worker_that_takes_many_that_it_is_ready() {
     let (mut bench, one) = begun(Assignment::Client);
     let (worker, two) = (bench.worker(0), bench.client());
     bench.write(two, &alike("5000"));
@@ -486,7 +486,7 @@ fn each_client_tells_a_worker_that_takes_many_that_it_is_ready() {
 }
 
 #[test]
-fn a_worker_that_takes_one_initialize_is_told_that_it_is_ready_by_the_first_client_that_says_so() {
+fn a_worker_that_takes_one_initialize_is_notified_that_it_is_ready_by_the_first_client_that_says_so() {
     let (mut bench, one) = begun(Assignment::Client);
     let (worker, two) = (bench.worker(0), bench.client());
     bench.write(two, &alike("5000"));
@@ -500,7 +500,7 @@ fn a_worker_that_takes_one_initialize_is_told_that_it_is_ready_by_the_first_clie
 }
 
 #[test]
-fn a_worker_that_was_told_that_it_is_ready_is_not_told_again_for_the_next_client_that_goes_on_there() {
+fn a_worker_that_was_notified_that_it_is_ready_is_not_notified_again_for_the_next_client_that_continues_there() {
     let (mut bench, one) = begun(Assignment::Client);
     let (old, two) = (bench.worker(0), bench.client());
     bench.write(two, &alike("5000"));
@@ -527,7 +527,7 @@ fn a_long_notification_behind_an_initialize_is_sent_again_without_what_makes_it_
 }
 
 #[test]
-fn a_client_whose_initialize_is_too_large_to_be_kept_goes_on_where_another_one_has_begun() {
+fn a_client_whose_initialize_is_too_large_to_be_kept_continues_where_another_one_has_begun() {
     for initialize in [alike("5000"), other(5000)] {
         let (mut bench, one) = begun(Assignment::Client);
         let two = bench.client();
@@ -554,7 +554,7 @@ fn a_client_whose_initialize_is_too_large_to_be_kept_gets_the_first_answer_of_a_
 }
 
 #[test]
-fn a_client_goes_on_at_a_worker_that_takes_one_initialize_and_has_had_another_one() {
+fn a_client_continues_at_a_worker_that_takes_one_initialize_and_has_had_another_one() {
     let mut bench = Bench::new(settings(vec![pool(2, Assignment::Client)]));
     let (one, two, three) = (bench.client(), bench.client(), bench.client());
     bench.write(one, ONE);

@@ -64,7 +64,7 @@ fn other_pools_go_on_and_get_what_names_no_pool() {
 }
 
 #[test]
-fn what_names_no_pool_goes_to_the_next_dedicated_pool_that_goes_on_and_stays_there() {
+fn what_names_no_pool_is_sent_to_the_next_dedicated_pool_that_continues_and_stays_there() {
     let mut settings = settings(vec![pool(1, Assignment::Dedicated), pool(1, Assignment::Dedicated)]);
     (settings.pools[0].id, settings.pools[1].id) = ("a".into(), "b".into());
     settings.pools[1].max_instances = 4;
@@ -328,7 +328,7 @@ fn what_names_no_pool_waits_for_a_worker_of_another_pool_while_one_is_paused() {
 }
 
 #[test]
-fn the_time_that_a_client_waits_for_a_resume_goes_on_while_workers_come_and_go() {
+fn the_time_that_a_client_waits_for_a_resume_continues_while_workers_come_and_go() {
     let mut bench = Bench::new(settings(vec![pool(2, Assignment::RoundRobin)]));
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.handle(Input::PausePool(A));

@@ -97,7 +97,7 @@ fn in_a_full_pool_a_client_waits_for_a_place_and_gets_a_worker_of_its_own() {
 }
 
 #[test]
-fn who_lacks_credentials_is_told_so_may_try_again_and_delays_no_other() {
+fn who_lacks_credentials_gets_the_reason_may_try_again_and_delays_no_other() {
     let mut bench = Bench::starting(settings(vec![personal(9)]));
     let (poor, other) = (bench.client(), bench.connect(0, Source::User(7)).expect("there is room").into());
     bench.write(poor, ASK);
@@ -200,7 +200,7 @@ fn such_a_pool_is_ready_and_started_before_it_has_a_worker_and_full_with_all_of_
 }
 
 #[test]
-fn clients_without_sessions_are_told_to_begin_one() {
+fn clients_without_sessions_are_asked_to_begin_one() {
     let mut bench = Bench::new(with_mcp_listener(personal(9)));
     assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy), "nobody has to wait to know that");
     let client = bench.mcp(Era::Legacy);

@@ -92,7 +92,7 @@ fn a_connection_ends_with_the_worker_that_it_has_for_itself() {
 }
 
 #[test]
-fn a_client_without_pending_requests_is_told_that_its_own_worker_has_ended() {
+fn a_client_without_pending_requests_is_notified_that_its_own_worker_has_ended() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
     let client = bench.client();
     bench.write(client, r#"{"method":"x"}"#);

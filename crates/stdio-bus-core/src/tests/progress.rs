@@ -48,7 +48,7 @@ fn ask(bench: &mut Bench, worker: Peer, client: Peer, id: &str, token: &str) -> 
 }
 
 #[test]
-fn progress_goes_to_the_client_that_asked_under_its_own_token() {
+fn progress_is_sent_to_the_client_that_asked_under_its_own_token() {
     // The TypeScript and Python SDKs use the id as the token, Rust's rmcp counts on its own.
     for (ids, tokens) in [
         (["0", "0"], ["0", "0"]),
@@ -203,7 +203,7 @@ fn an_answer_that_repeats_a_replaced_token_has_the_one_of_its_client() {
 }
 
 #[test]
-fn a_worker_of_one_client_alone_tells_it_everything() {
+fn a_worker_of_one_client_alone_sends_it_everything() {
     let mut bench = Bench::new(settings(vec![pool(1, Assignment::Dedicated)]));
     let client = bench.client();
     bench.write(client, &asks("1", "1"));

@@ -293,7 +293,7 @@ fn a_new_command_is_not_given_up_because_the_machine_has_no_processes_left() {
 }
 
 #[test]
-fn a_line_that_waits_for_a_leaving_worker_goes_to_another_one() {
+fn a_line_that_waits_for_a_leaving_worker_is_sent_to_another_one() {
     let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
     before.limits.max_output_queue = 100;
     let mut bench = Bench::new(before.clone());

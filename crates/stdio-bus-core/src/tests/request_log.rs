@@ -163,7 +163,7 @@ fn a_record_has_the_tool_of_a_call_and_the_id_of_its_trace() {
 }
 
 #[test]
-fn a_record_tells_how_long_a_request_waited_before_its_worker_got_it() {
+fn a_record_says_how_long_a_request_waited_before_its_worker_got_it() {
     let (mut bench, client, worker) = second_waits(Assignment::Dedicated);
     assert!(bench.is_paused(client), "the second one waits for room");
     bench.pass(seconds(3));

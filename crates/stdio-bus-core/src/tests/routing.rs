@@ -28,7 +28,7 @@ fn a_worker_line_with_a_result_is_a_response_even_if_it_repeats_the_method() {
 }
 
 #[test]
-fn a_request_goes_to_a_worker_and_its_answer_back_both_unchanged_to_the_byte() {
+fn a_request_is_sent_to_a_worker_and_its_answer_back_both_unchanged_to_the_byte() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     let request = "  {\"id\" : \"\\u0061\\n\",\t\"method\":\"m\u{e9}\", \"x\":[1.0,{}] }\r";
@@ -161,7 +161,7 @@ fn messages_without_a_session_take_turns_and_make_no_session() {
 }
 
 #[test]
-fn a_response_goes_to_the_client_that_asked_and_is_forgotten() {
+fn a_response_is_sent_to_the_client_that_asked_and_is_forgotten() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(first, r#"{"id":1,"method":"x"}"#);
@@ -194,7 +194,7 @@ fn a_response_that_answers_nothing_is_discarded_with_a_warning() {
 }
 
 #[test]
-fn a_notification_of_a_worker_goes_to_the_owner_of_its_session() {
+fn a_notification_of_a_worker_is_sent_to_the_owner_of_its_session() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(first, r#"{"id":1,"method":"x","sessionId":"a"}"#);

@@ -614,7 +614,7 @@ fn a_foreign_name_is_refused_among_many_workers_and_is_free_in_another_pool() {
 }
 
 #[test]
-fn a_client_that_is_refused_a_session_hears_nothing_of_what_its_former_owner_has_asked_there() {
+fn a_client_that_is_refused_a_session_gets_nothing_of_what_its_former_owner_has_asked_there() {
     let mut bench = bench(1);
     let (former, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(former, r#"{"id":1,"method":"session/new","params":{}}"#);
@@ -634,7 +634,7 @@ fn a_client_that_is_refused_a_session_hears_nothing_of_what_its_former_owner_has
 }
 
 #[test]
-fn a_client_that_is_refused_a_session_hears_nothing_more_of_it_though_it_was_asked_something_there() {
+fn a_client_that_is_refused_a_session_gets_nothing_more_of_it_though_it_was_asked_something_there() {
     let mut bench = bench(1);
     let (former, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(former, r#"{"id":1,"method":"session/new","params":{}}"#);

@@ -50,7 +50,7 @@ fn silent() -> (Bench, Peer, Peer) {
 }
 
 #[test]
-fn a_silent_client_is_heard_until_the_workers_have_ended_and_closed_at_once_then() {
+fn a_silent_client_is_read_until_the_workers_have_ended_and_closed_at_once_then() {
     let (mut bench, client, worker) = silent();
     bench.pass(milliseconds(500));
     assert_eq!(bench.how_closed(client), Some(Close::Refuse));
@@ -309,7 +309,7 @@ fn a_lame_duck_leaves_shared_ports_to_other_daemons_and_serves_who_had_come() {
 }
 
 #[test]
-fn a_lame_duck_goes_on_for_a_second_without_clients_and_sessions() {
+fn a_lame_duck_continues_for_a_second_without_clients_and_sessions() {
     let mut lame = settings(vec![pool(1, Assignment::RoundRobin)]);
     lame.limits.lame_duck = seconds(600);
     let mut bench = Bench::new(lame);

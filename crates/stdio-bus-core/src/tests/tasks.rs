@@ -188,7 +188,7 @@ fn a_task_keeps_its_worker_for_its_time_to_live_and_an_hour_without_one() {
 }
 
 #[test]
-fn at_most_4096_tasks_are_known_and_what_has_ended_goes_first() {
+fn at_most_4096_tasks_are_known_and_what_has_ended_is_evicted_first() {
     let mut bench = bench(1);
     let client = bench.client();
     for number in 0..4097 {
@@ -308,7 +308,7 @@ fn a_client_that_waits_gets_a_worker_as_soon_as_it_has_answered_what_names_its_t
 }
 
 #[test]
-fn a_client_that_borrows_a_worker_hears_nothing_that_may_be_about_a_request_of_anothers_task() {
+fn a_client_that_borrows_a_worker_gets_nothing_that_may_be_about_a_request_of_anothers_task() {
     let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
     let clients = [(); 3].map(|()| bench.mcp(Era::Modern));
     let worker = makes(&mut bench, clients[0], "t", "");

@@ -149,7 +149,7 @@ fn notifications_that_wait_for_room_are_not_given_up() {
 }
 
 #[test]
-fn a_worker_of_acp_is_told_with_its_own_id_that_a_request_was_given_up() {
+fn a_worker_of_acp_gets_a_cancellation_with_its_own_id_that_a_request_was_given_up() {
     let mut bench = limited_bench(Assignment::RoundRobin);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(first, r#"{"id":7,"method":"initialize","params":{"protocolVersion":1}}"#);
@@ -164,7 +164,7 @@ fn a_worker_of_acp_is_told_with_its_own_id_that_a_request_was_given_up() {
 }
 
 #[test]
-fn a_worker_of_mcp_is_told_by_a_notification_and_its_slot_is_free_a_moment_later() {
+fn a_worker_of_mcp_gets_a_notification_and_its_slot_is_free_a_moment_later() {
     let mut bench = limited_bench(Assignment::RoundRobin);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18"}}"#);

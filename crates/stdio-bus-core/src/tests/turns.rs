@@ -426,7 +426,7 @@ fn a_full_table_of_sessions_evicts_unused_claims_of_the_largest_holder_first() {
 }
 
 #[test]
-fn a_client_with_every_session_loses_its_least_recently_used_one_and_is_told() {
+fn a_client_with_every_session_loses_its_least_recently_used_one_and_is_notified() {
     let mut bench = bench(1);
     let (greedy, worker) = (bench.client(), bench.worker(0));
     for at in 0..1024 {

@@ -265,7 +265,7 @@ fn a_pipe_that_a_grandchild_holds_open_is_closed_after_a_second() {
 }
 
 #[test]
-fn a_worker_that_closes_a_pipe_and_lives_is_told_to_stop() {
+fn a_worker_that_closes_a_pipe_and_lives_is_asked_to_stop() {
     for (reason, stdout) in [(Reason::WorkerClosedStdout, true), (Reason::WorkerClosedStdin, false)] {
         let mut bench = bench(1);
         let (client, worker) = (bench.client(), bench.worker(0));

@@ -21,12 +21,12 @@ impl Credentials {
     /// error: the client may ask for what needs none.
     ///
     /// # Errors
-    /// A field stands twice, or its value is no line of text, or too long (400). The refusal does not say the value.
+    /// A field occurs twice, or its value is no line of text, or too long (400). The refusal does not say the value.
     pub fn of<'n>(fields: &Fields<'_>, names: impl IntoIterator<Item = &'n str>) -> Result<Self, Refusal> {
         let mut values = Vec::new();
         for name in names {
             let bad = |why: &str| Refusal::new(Status::BadRequest, format!("{name} {why}"));
-            let value = fields.only(name).map_err(|_| bad("stands twice"))?.unwrap_or_default();
+            let value = fields.only(name).map_err(|_| bad("occurs twice"))?.unwrap_or_default();
             if value.len() > LONGEST_VALUE {
                 return Err(bad(&format!("has more than {LONGEST_VALUE} bytes")));
             }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_brought_as_it_stands_and_an_empty_one_or_a_placeholder_is_none() {
+    fn a_value_is_brought_unchanged_and_an_empty_one_or_a_placeholder_is_none() {
         for (field, value) in [
             ("X-Github-Token: gh_1\r\n", Some("gh_1")),
             ("x-github-token:  Bearer a, b \r\n", Some("Bearer a, b")),
@@ -106,8 +106,8 @@ mod tests {
     fn two_lines_a_long_value_and_what_is_no_text_are_refused_without_saying_them() {
         let long = format!("X-Github-Token: {}\r\n", "s".repeat(LONGEST_VALUE + 1));
         for (fields, why) in [
-            (&b"X-Github-Token: s3cret\r\nx-github-token: s3cret\r\n"[..], "stands twice"),
-            (b"X-Github-Token: s3cret\r\nx-github-token:\r\n", "stands twice"),
+            (&b"X-Github-Token: s3cret\r\nx-github-token: s3cret\r\n"[..], "occurs twice"),
+            (b"X-Github-Token: s3cret\r\nx-github-token:\r\n", "occurs twice"),
             (b"X-Github-Token: s3cret\xfc\r\n", "not UTF-8"),
             (b"X-Github-Token: s3\tcret\r\n", "control character"),
             (long.as_bytes(), "more than 8192"),

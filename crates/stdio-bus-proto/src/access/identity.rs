@@ -112,7 +112,7 @@ impl Identity {
             ),
             1 => Ok(Some(claim.value)),
             _ => {
-                bad("stands twice; let the proxy replace what clients send, and write groups in one line, with commas")
+                bad("occurs twice; let the proxy replace what clients send, and write groups in one line, with commas")
             }
         }
     }
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn two_lines_or_two_values_are_refused() {
         let two: [&[u8]; 2] = [b"X-Forwarded-User: alice", b"x-forwarded-user: alice"];
-        assert!(name_of(&two, true).expect_err("two lines").contains("stands twice"));
+        assert!(name_of(&two, true).expect_err("two lines").contains("occurs twice"));
         assert!(name_of(&[b"X-Forwarded-User:", b"X-Forwarded-User: bob"], true).is_err(), "an empty one is one");
         for value in ["alice, bob", "alice,", ",", ",alice"] {
             assert!(of(value).expect_err(value).contains("two names"));

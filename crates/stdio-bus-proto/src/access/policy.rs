@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_the_pools_of_its_groups_or_of_its_token_and_without_any_it_is_told() {
+    fn a_client_has_the_pools_of_its_groups_or_of_its_token_and_without_any_it_gets_the_reason() {
         let at = PoolId::at;
         let tokens = Tokens::parse("alice:0123456789abcdef tools\nbob:0123456789abcdeg\n", &["agents", "tools"]);
         let groups = Groups(vec![("ops".into(), vec![at(0)]), ("dev".into(), vec![at(1)])]);

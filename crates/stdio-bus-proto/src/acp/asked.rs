@@ -47,7 +47,7 @@ pub fn session_field(name: Option<&str>) -> Option<(&'static str, &str)> {
 /// A field that may occur once, and has no value if that is empty.
 fn field(fields: &Fields<'_>, name: &'static str) -> Result<Option<Box<str>>, Fault> {
     let wrong = |why: &str| Fault::new(Status::BadRequest, format!("{name} {why}"));
-    let value = fields.only(name).map_err(|_| wrong("stands twice in the head"))?;
+    let value = fields.only(name).map_err(|_| wrong("occurs twice in the head"))?;
     let text = value.map(|value| str::from_utf8(value).map_err(|_| wrong("is no text"))).transpose()?;
     Ok(text.filter(|text| !text.is_empty()).map(Box::from))
 }

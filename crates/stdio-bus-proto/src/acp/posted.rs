@@ -89,7 +89,7 @@ mod tests {
     const PROMPT: &str = r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s","prompt":[]}}"#;
 
     #[test]
-    fn an_answer_goes_to_the_stream_of_the_session_that_the_head_of_its_request_names() {
+    fn an_answer_is_sent_to_the_stream_of_the_session_that_the_head_of_its_request_names() {
         assert_eq!(on(PROMPT, Some("s")), Ok(Some(b"s".to_vec())));
         let other = |method: &str| format!(r#"{{"id":1,"method":"{method}","params":{{"sessionId":"s"}}}}"#);
         assert_eq!(on(&other("session/resume"), Some("s")), Ok(Some(b"s".to_vec())));

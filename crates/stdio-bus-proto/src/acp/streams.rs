@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_goes_to_the_stream_of_the_session_that_it_names_and_others_to_that_of_the_connection() {
+    fn each_line_is_sent_to_the_stream_of_the_session_that_it_names_and_others_to_that_of_the_connection() {
         let mut streams = streams();
         let general = streams.open(1, None).expect("it is free");
         let one = streams.open(2, Some("a")).expect("it is free");

@@ -209,7 +209,7 @@ fn values(fields: &Fields<'_>) -> Result<[Option<Box<str>>; FIELDS.len()], Fault
         let text = str::from_utf8(value).ok().filter(|_| is_visible);
         let text = text.ok_or_else(|| bad("is not visible ASCII"))?.trim_ascii();
         if values[at].replace(Box::from(text)).is_some() {
-            return Err(bad("stands twice"));
+            return Err(bad("occurs twice"));
         }
     }
     Ok(values)

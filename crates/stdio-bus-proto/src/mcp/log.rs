@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_given_up_leaves_an_error_with_its_id_and_a_delivered_one_goes_first() {
+    fn an_answer_that_is_given_up_leaves_an_error_with_its_id_and_a_delivered_one_is_evicted_first() {
         let mut log = Log::default();
         log.keep(answer(1, 1, 5000, true), 1000);
         log.keep(answer(2, 1, 5000, false), 1000);

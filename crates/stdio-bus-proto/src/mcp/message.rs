@@ -563,7 +563,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_body_is_said_in_words() {
         for (text, why) in
-            [("7", "not a JSON object, at byte 0"), ("{\"id\":1,\"id\":2}", "a routing key stands twice, at byte 11")]
+            [("7", "not a JSON object, at byte 0"), ("{\"id\":1,\"id\":2}", "a routing key occurs twice, at byte 11")]
         {
             assert_eq!(body(text).map(|_| ()).map_err(|fault| fault.why), Err(format!("Parse error: {why}").into()));
         }

@@ -32,7 +32,7 @@ fn version(message: &Message) -> Result<Option<Cow<'_, [u8]>>, Fault> {
 fn only_string(message: &Message, wanted: Wanted) -> Result<Option<Cow<'_, [u8]>>, Fault> {
     let params = message.params();
     match params.is_twice(wanted) {
-        true => Err(Fault::bad(INVALID_PARAMS, format!("\"{}\" stands twice", wanted.name()))),
+        true => Err(Fault::bad(INVALID_PARAMS, format!("\"{}\" occurs twice", wanted.name()))),
         false => Ok(params.string(message.text(), wanted)),
     }
 }

@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_goes_to_its_request_however_the_worker_spells_the_token() {
+    fn progress_is_sent_to_its_request_however_the_worker_spells_the_token() {
         let mut session = session();
         post(&mut session, 10, 1, Some("\"\u{e9}\"".as_bytes()));
         post(&mut session, 11, 2, Some(b"2"));
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_a_request_goes_to_the_newest_stream_or_to_get() {
+    fn a_line_without_a_request_is_sent_to_the_newest_stream_or_to_get() {
         let mut session = session();
         assert_eq!(deliver(&mut session, &LineKind::Other).connection, None, "no client is connected");
         assert_eq!(session.open(20), None);

@@ -318,7 +318,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mask_goes_on_where_the_bytes_before_were_cut(
+        fn a_mask_continues_where_the_bytes_before_were_cut(
             payload in prop::collection::vec(any::<u8>(), 0..300),
             key in any::<[u8; 4]>(),
             cuts in prop::collection::vec(0_usize..300, 0..6),

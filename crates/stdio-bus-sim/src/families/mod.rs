@@ -72,7 +72,7 @@ struct SimWorker {
 struct Said {
     worker: usize,
     /// Who has got it.
-    heard: Option<usize>,
+    received_by: Option<usize>,
     is_request: bool,
 }
 
@@ -87,7 +87,7 @@ struct World {
     workers: Vec<SimWorker>,
     sessions: Vec<Session>,
     said: Vec<Said>,
-    /// Number of lines that were heard in children, and of those that waited for their announcement.
+    /// Number of lines that were received in children, and of those that waited for their announcement.
     of_children: usize,
     waited: usize,
 }
@@ -118,7 +118,7 @@ fn settings(draws: &mut Draws<'_>) -> Settings {
 }
 
 impl World {
-    fn new(seed: u64, steps: usize, tells: bool) -> Self {
+    fn new(seed: u64, steps: usize, prints: bool) -> Self {
         let mut random = Random::new(seed ^ SALT);
         let mut draws = Draws::new(&mut random);
         let settings = settings(&mut draws);
@@ -126,7 +126,7 @@ impl World {
         let is_dedicated = settings.pools[0].assignment == Assignment::Dedicated;
         let test = ("children_reaches", String::new());
         Self {
-            ground: Ground::new((seed, SALT, steps), tells, test, random, Twins::new(settings)),
+            ground: Ground::new((seed, SALT, steps), prints, test, random, Twins::new(settings)),
             is_dedicated,
             knows_children,
             may_announce: false,

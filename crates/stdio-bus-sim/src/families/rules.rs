@@ -38,9 +38,9 @@ impl World {
         self.sessions[self.root(session)].holder.filter(|_| self.sessions[session].is_known)
     }
 
-    /// The client that hears what is said in a session: the one that has it, or while it has not begun the one that has
+    /// The client that receives what a worker writes in a session: the one that has it, or while it has not begun the one that has
     /// asked the worker for it.
-    fn hearer(&self, session: usize) -> Option<usize> {
+    fn receiver(&self, session: usize) -> Option<usize> {
         let root = self.root(session);
         if self.sessions[root].is_known {
             return self.holder(session);
@@ -160,7 +160,7 @@ impl World {
                 self.sessions[root].holder = Some(client);
             }
             // A child that it has loaded while its parent has not begun.
-            None if session != root && self.hearer(session) == Some(client) => {}
+            None if session != root && self.receiver(session) == Some(client) => {}
             None => {
                 assert!(loads, "client {client} reaches a session that nobody has");
                 let bound = self.sessions[session].bound;
@@ -178,7 +178,7 @@ impl World {
         }
         let which = self.ground.random.range(0..self.workers[at].work.len());
         if self.workers[at].work[which].method == "session/load" && self.ground.random.one_in(2) {
-            self.tells_history(at, which);
+            self.sends_history(at, which);
             if which >= self.workers[at].work.len() {
                 return;
             }
@@ -211,7 +211,7 @@ impl World {
             if method == "session/load" && !(self.sessions[root].is_known && self.is_sure(root)) {
                 if fails {
                     self.refuses(at, client, session);
-                } else if self.holder(session) == Some(client) || self.hearer(session) == Some(client) {
+                } else if self.holder(session) == Some(client) || self.receiver(session) == Some(client) {
                     // A child that is given out ahead of its parent is a session of its own.
                     let given = &mut self.sessions[session];
                     (given.parent, given.holder, given.is_sure) = (None, Some(client), true);
@@ -247,8 +247,8 @@ impl World {
         self.workers[at].work.iter().any(is_its)
     }
 
-    /// Before it answers a request to load, a worker tells of the session, and of what was in it.
-    fn tells_history(&mut self, at: usize, which: usize) {
+    /// Before it answers a request to load, a worker writes of the session, and of what was in it.
+    fn sends_history(&mut self, at: usize, which: usize) {
         let Some(session) = self.workers[at].work[which].session else { return };
         if !self.sessions[session].is_known || self.workers[at].terminated {
             return;
@@ -297,24 +297,24 @@ impl World {
     }
 
     fn updates(&mut self, at: usize, session: &str) {
-        self.tells(at, session, json!({"sessionUpdate": "agent_message_chunk"}), None);
+        self.writes(at, session, json!({"sessionUpdate": "agent_message_chunk"}), None);
     }
 
     fn announces(&mut self, at: usize, session: &str, child: &str) {
         let kind = if self.ground.random.one_in(8) { "session_message" } else { "subagent_update" };
-        self.tells(at, session, json!({"sessionUpdate": kind, "sessionId": child}), None);
+        self.writes(at, session, json!({"sessionUpdate": kind, "sessionId": child}), None);
     }
 
     fn questions(&mut self, at: usize, session: &str) {
         let id = format!("q{}", self.said.len());
         self.workers[at].questions.push(id.clone());
-        self.tells(at, session, Value::Null, Some(id));
+        self.writes(at, session, Value::Null, Some(id));
     }
 
     /// A worker writes a line in a session, and its receiver gets it.
-    fn tells(&mut self, at: usize, session: &str, update: Value, id: Option<String>) {
+    fn writes(&mut self, at: usize, session: &str, update: Value, id: Option<String>) {
         let tag = self.said.len();
-        self.said.push(Said { worker: at, heard: None, is_request: id.is_some() });
+        self.said.push(Said { worker: at, received_by: None, is_request: id.is_some() });
         let mut line =
             json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "tag": tag}});
         match &id {
@@ -326,7 +326,7 @@ impl World {
         let expected = known.and_then(|session| self.holder(session));
         self.write(Peer::Worker(self.workers[at].key), &line);
         if !self.is_dedicated && !self.workers[at].terminated && expected.is_some() {
-            assert_eq!(self.said[tag].heard, expected, "line {tag} reaches the holder of its session");
+            assert_eq!(self.said[tag].received_by, expected, "line {tag} reaches the holder of its session");
         }
     }
 
@@ -367,14 +367,14 @@ impl World {
     /// A client gets what a worker has said in a session: it has that session, or the one that it is a child of.
     fn client_receives(&mut self, at: usize, tag: usize, line: &Value) {
         let worker = self.said[tag].worker;
-        assert!(self.said[tag].heard.replace(at).is_none(), "line {tag} is heard twice");
+        assert!(self.said[tag].received_by.replace(at).is_none(), "line {tag} is received twice");
         let name = line["params"]["sessionId"].as_str().expect("a name");
         let session = self.find(name);
         if self.is_dedicated {
             assert_eq!(self.workers[worker].owner, Some(at), "line {tag} is for the client of its worker");
         } else {
-            let session = session.unwrap_or_else(|| panic!("client {at} hears of {name}, which nobody has announced"));
-            assert_eq!(self.hearer(session), Some(at), "who hears of {name}");
+            let session = session.unwrap_or_else(|| panic!("client {at} learns of {name}, which nobody has announced"));
+            assert_eq!(self.receiver(session), Some(at), "who learns of {name}");
             self.of_children += usize::from(self.sessions[session].parent.is_some());
             self.waited += usize::from(tag + 1 < self.said.len());
         }
@@ -395,7 +395,7 @@ impl World {
         let holder = self.holder(parent);
         match self.find(child) {
             // What its holder has asked for belongs to the family from now on.
-            Some(known) if self.hearer(known) == Some(client) => {
+            Some(known) if self.receiver(known) == Some(client) => {
                 let is_asked_for = self.root(known) == known && !(self.sessions[known].is_known && self.is_sure(known));
                 if is_asked_for && self.root(parent) != known {
                     (self.sessions[known].parent, self.sessions[known].is_known) = (Some(parent), true);
@@ -403,7 +403,7 @@ impl World {
             }
             // Whoever has only asked for it does not keep it, if the worker says that it is another one's.
             Some(known) if self.holder(known).is_some() && self.is_sure(known) => {}
-            // A client with a worker of its own hears all, also of what it has not asked for: a circle changes nothing.
+            // A client with a worker of its own receives all, also of what it has not asked for: a circle changes nothing.
             Some(known) if known == parent || self.root(parent) == known => {}
             Some(known) => {
                 self.ends(known);
@@ -429,11 +429,11 @@ impl World {
         }
     }
 
-    /// What nobody has heard is counted.
+    /// What nobody has received is counted.
     pub(super) fn check_losses(&self) {
-        let unheard = self.said.iter().filter(|said| said.heard.is_none()).count() as u64;
+        let unreceived = self.said.iter().filter(|said| said.received_by.is_none()).count() as u64;
         let counted: u64 =
             [Reason::UnknownSession, Reason::Unroutable].iter().map(|of| self.ground.bus.view().count(*of)).sum();
-        assert_eq!(counted, unheard, "lost lines are counted");
+        assert_eq!(counted, unreceived, "lost lines are counted");
     }
 }

@@ -16,6 +16,6 @@ pub fn check(bytes: &[u8]) {
 
 /// The same, and prints the events before it panics.
 #[cfg(test)]
-pub fn check_and_tell(bytes: &[u8]) {
+pub fn check_and_print(bytes: &[u8]) {
     World::chosen(bytes, STEPS).narrated().run();
 }

@@ -66,7 +66,7 @@ proptest! {
 #[test]
 fn choices_from_a_file_are_replayed() {
     if let Some(path) = std::env::var_os("STDIO_BUS_SIM_CHOICES") {
-        super::core::check_and_tell(&std::fs::read(path).expect("STDIO_BUS_SIM_CHOICES names a file"));
+        super::core::check_and_print(&std::fs::read(path).expect("STDIO_BUS_SIM_CHOICES names a file"));
     }
 }
 

@@ -2,7 +2,7 @@
 //! workers answer `server/discover`, refuse it, stay silent, or exit on it. The rules are checked from outside: the
 //! first line that a worker reads pins it to an era, a lent worker has one client at a time, every request is answered
 //! once, and what a client leaves behind is cancelled at its worker and reported to no other client. A client that has
-//! said `initialize` meets no shared worker that has heard neither that nor one that asks for the same; some workers
+//! said `initialize` meets no shared worker that has been sent neither that nor one that asks for the same; some workers
 //! take one only. Workers answer with tasks (`tasks.rs`), and sessions lose their connections (`detached.rs`).
 
 mod detached;
@@ -179,7 +179,7 @@ fn settings(draws: &mut Draws<'_>) -> Settings {
 }
 
 impl World {
-    fn new(seed: u64, steps: usize, tells: bool) -> Self {
+    fn new(seed: u64, steps: usize, prints: bool) -> Self {
         let mut random = Random::new(seed ^ SALT);
         let mut draws = Draws::new(&mut random);
         let settings = settings(&mut draws);
@@ -199,7 +199,7 @@ impl World {
         let take_one = (0..settings.pools.len()).map(&mut takes_one).collect();
         let test = ("both_eras", format!("{manners:?} {:#?}\n", settings.pools));
         Self {
-            ground: Ground::new((seed, SALT, steps), tells, test, random, Twins::new(settings.clone())),
+            ground: Ground::new((seed, SALT, steps), prints, test, random, Twins::new(settings.clone())),
             take_one,
             eras: vec![None; settings.pools.len()],
             ends: vec![0; settings.pools.len()],

@@ -188,9 +188,9 @@ impl World {
             let others = at.work.iter().filter(|work| work.client != client);
             let works_for_others = others.clone().any(|work| work.given_up.is_none_or(fresh));
             let has_it = at.work.iter().any(|work| work.client == client && work.given_up.is_none());
-            assert!(has_it && !works_for_others, "client {client} hears what worker {worker} says for others");
+            assert!(has_it && !works_for_others, "client {client} gets what worker {worker} writes for others");
         } else {
-            assert!(at.served.iter().all(|served| *served == client), "client {client} hears of others of {worker}");
+            assert!(at.served.iter().all(|served| *served == client), "client {client} learns of others of {worker}");
         }
     }
 

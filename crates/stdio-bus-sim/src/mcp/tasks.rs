@@ -128,11 +128,11 @@ impl World {
                 has_ttl: false,
             });
         }
-        self.is_told_of_task(at, &id, status, ttl);
+        self.reports_task(at, &id, status, ttl);
     }
 
     /// A worker says what has become of a task: of its own it knows.
-    fn is_told_of_task(&mut self, at: usize, id: &str, status: &str, ttl: Option<u64>) {
+    fn reports_task(&mut self, at: usize, id: &str, status: &str, ttl: Option<u64>) {
         let now = self.ground.now;
         let Some(task) = self.tasks.iter_mut().find(|task| task.id == id && task.worker == at) else { return };
         task.works = matches!(status, "working" | "input_required");
@@ -153,7 +153,7 @@ impl World {
         }
         let id = self.ground.random.pick(&own).clone();
         let status = *self.ground.random.pick(&["working", "completed", "cancelled"]);
-        self.is_told_of_task(at, &id, status, None);
+        self.reports_task(at, &id, status, None);
         let params = json!({"of": at, "taskId": id, "status": status});
         Some(json!({"jsonrpc": "2.0", "method": "notifications/tasks", "params": params}))
     }

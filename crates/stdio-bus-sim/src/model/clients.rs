@@ -130,14 +130,14 @@ impl Model {
 
     /// A client was assigned a worker, or leaves: its source has to wait before it gets the next one.
     pub fn counts_turn(&mut self, now: Moment, client: usize) {
-        self.seats.count_turn(now, self.clients[client].source);
+        self.slots.count_turn(now, self.clients[client].source);
     }
 
     /// Whether a client that cannot wait for its turn may be refused a worker, though there is one.
     pub(super) fn is_paced(&self, now: Moment, client: usize, line: &Line) -> bool {
         self.drain.is_quiescing()
             && self.awaits_turn(client, line)
-            && self.seats.is_paced(now, self.clients[client].source)
+            && self.slots.is_paced(now, self.clients[client].source)
     }
 
     /// A client has ended its input.

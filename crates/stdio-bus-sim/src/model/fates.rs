@@ -107,7 +107,7 @@ impl Model {
         let mut fate = if !line.targets().is_empty() {
             self.fate_of_cancellation(client, line)
         } else if line.ids.progress.is_some() {
-            match self.told_for(&self.to_clients, me, line).and_then(|request| request.asker) {
+            match self.referred_to(&self.to_clients, me, line).and_then(|request| request.asker) {
                 Some(Party::Worker(worker)) if self.workers[worker].takes => Fate::to(Party::Worker(worker)),
                 _ => Fate::lost(Reason::UnknownRequest),
             }
@@ -275,7 +275,7 @@ impl Model {
     }
 
     /// The request that a message belongs to, among those that its sender has to answer.
-    pub(super) fn told_for<'a>(&self, requests: &'a [Request], from: Party, line: &Line) -> Option<&'a Request> {
+    pub(super) fn referred_to<'a>(&self, requests: &'a [Request], from: Party, line: &Line) -> Option<&'a Request> {
         let (progress, subscription) =
             (line.ids.progress.as_deref().map(meaning), line.ids.subscription.as_deref().map(meaning));
         let is_it = |request: &&Request| {
@@ -305,7 +305,7 @@ impl Model {
             let session = session.filter(|session| !self.may_be_anothers(session));
             session.map(|session| session.client).or(owner).ok_or(Reason::UnknownSession)
         } else if line.ids.progress.is_some() || line.ids.subscription.is_some() {
-            match self.told_for(&self.to_workers, me, line).and_then(|request| request.asker) {
+            match self.referred_to(&self.to_workers, me, line).and_then(|request| request.asker) {
                 Some(Party::Client(client)) => Ok(client),
                 _ => owner.filter(|_| names_itself(line)).ok_or(Reason::UnknownRequest),
             }
@@ -321,7 +321,7 @@ impl Model {
                 _ => owner.ok_or(Reason::UnknownRequest),
             }
         } else {
-            let all = self.told_all(worker, line);
+            let all = self.broadcast_to(worker, line);
             if !all.is_empty() {
                 return Fate { to: all.into_iter().map(Party::Client).collect(), ..Fate::default() };
             }
@@ -340,7 +340,7 @@ impl Model {
     }
 
     /// The recipients of a worker's line that names no client, if it is a broadcast.
-    pub(super) fn told_all(&self, worker: usize, line: &Line) -> BTreeSet<usize> {
+    pub(super) fn broadcast_to(&self, worker: usize, line: &Line) -> BTreeSet<usize> {
         let Worker { owner, served, .. } = &self.workers[worker];
         if line.list().is_none() || owner.is_some() || served.len() < 2 {
             return BTreeSet::new();

@@ -7,12 +7,12 @@ use super::{Model, Worker};
 use crate::bus::port::{Moment, PoolId};
 use crate::line::Party;
 
-/// When a worker was heard.
+/// When lines of a worker were taken.
 #[derive(Default)]
 pub(super) struct Health {
     /// A line of it was certainly taken then.
     surely: Option<Moment>,
-    /// It may have been heard, or its turn may have begun.
+    /// A line of it may have been taken, or its turn may have begun.
     perhaps: Moment,
 }
 
@@ -22,14 +22,14 @@ impl Health {
         (self.surely, self.perhaps) = (Some(now), now);
     }
 
-    /// It may have been heard.
+    /// A line of it may have been taken.
     pub(super) fn perhaps(&mut self, now: Moment) {
         self.perhaps = now;
     }
 
     /// Whether a line of it was certainly taken less than `limit` ago.
     pub(super) fn was_after(&self, now: Moment, limit: Duration) -> bool {
-        self.surely.is_some_and(|heard| heard.after(limit) > now)
+        self.surely.is_some_and(|taken| taken.after(limit) > now)
     }
 
     /// Other limits hold from now on.

@@ -19,9 +19,9 @@ impl Model {
             Party::Client(client) => self.fate_of_client_line(now, client, &line),
             Party::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
-        let is_for_all = matches!(line.from, Party::Worker(worker) if !self.told_all(worker, &line).is_empty());
+        let is_for_all = matches!(line.from, Party::Worker(worker) if !self.broadcast_to(worker, &line).is_empty());
         if let (true, Party::Client(client)) = (is_for_all, to) {
-            self.outputs.tell_list(client, line.list().unwrap_or_default(), number, text.len());
+            self.outputs.notify_list(client, line.list().unwrap_or_default(), number, text.len());
         }
         assert!(fate.to.contains(&to), "line {number} went to {to:?}, but {fate:?}: {line:?}");
         // Output for a slow reader must not hold up the clients that share its worker.
@@ -69,7 +69,7 @@ impl Model {
         self.begins_for_all(number);
         self.outputs.end_for_all();
         if let Party::Worker(worker) = line.from
-            && !self.told_all(worker, &line).is_empty()
+            && !self.broadcast_to(worker, &line).is_empty()
         {
             // Some of them are still to get the same error.
             return None;
@@ -223,7 +223,7 @@ impl Model {
         self.outputs.end_for_all();
         let line = &self.lines[number];
         let (Party::Worker(worker), Some(list)) = (line.from, line.list()) else { return };
-        let clients = self.told_all(worker, line);
+        let clients = self.broadcast_to(worker, line);
         self.outputs.begin_for_all(number, list, clients);
     }
 }

@@ -61,7 +61,7 @@ impl Outputs {
         self.for_all.as_ref().is_some_and(|(of, _)| *of == number)
     }
 
-    /// Line `number` tells all these clients that a list has changed, except those that have not read the previous one.
+    /// Line `number` notifies all these clients that a list has changed, except those that have not read the previous one.
     pub(super) fn begin_for_all(&mut self, number: usize, list: usize, clients: impl IntoIterator<Item = usize>) {
         let left = |client: usize| self.of.get(&Party::Client(client)).map_or(0, |output| output.left);
         let is_due = |client: &usize| {
@@ -71,7 +71,7 @@ impl Outputs {
     }
 
     /// A client is notified that a list has changed, in this many bytes.
-    pub(super) fn tell_list(&mut self, client: usize, list: usize, number: usize, bytes: usize) {
+    pub(super) fn notify_list(&mut self, client: usize, list: usize, number: usize, bytes: usize) {
         let Some((_, due)) = &mut self.for_all else { return };
         assert!(due.remove(&client), "line {number} came to client {client}, which was notified before");
         let output = self.of.get(&Party::Client(client));

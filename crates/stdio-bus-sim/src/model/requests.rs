@@ -70,8 +70,8 @@ impl Model {
         }
         if line.kind == Kind::Notification {
             if let Some(seen) = &ids.progress {
-                let request = self.told_for(&self.to_clients, Party::Client(client), &line).expect("it was found");
-                assert_eq!(Some(seen), is_told_as(request, &line), "{line:?}");
+                let request = self.referred_to(&self.to_clients, Party::Client(client), &line).expect("it was found");
+                assert_eq!(Some(seen), asker_token(request, &line), "{line:?}");
             }
             return;
         }
@@ -144,11 +144,12 @@ impl Model {
             }
             _ => assert_eq!(seen, line.ids.request_id.as_deref(), "{line:?}"),
         }
-        let told_for = self.told_for(&self.to_workers, Party::Worker(worker), &line);
-        let told_for = told_for.filter(|request| request.asker == Some(Party::Client(client)));
-        let is_cancelled = told_for.map_or(line.ids.progress.as_ref().or(line.ids.subscription.as_ref()), |request| {
-            is_told_as(request, &line)
-        });
+        let referred_to = self.referred_to(&self.to_workers, Party::Worker(worker), &line);
+        let referred_to = referred_to.filter(|request| request.asker == Some(Party::Client(client)));
+        let is_cancelled = referred_to
+            .map_or(line.ids.progress.as_ref().or(line.ids.subscription.as_ref()), |request| {
+                asker_token(request, &line)
+            });
         assert_eq!(ids.progress.as_ref().or(ids.subscription.as_ref()), is_cancelled, "{line:?}");
         if line.kind == Kind::Request {
             // A dedicated worker sends a request in a session that is reserved as well.
@@ -322,7 +323,7 @@ impl Model {
                 let request = self.to_workers.remove(at);
                 self.leaves(now, request);
             }
-            self.step.tell_cancelled(to, id);
+            self.step.notify_cancelled(to, id);
             return self.count(reason);
         }
         if matches!(to, Party::Worker(_)) {
@@ -373,7 +374,7 @@ impl Model {
                 self.step.note_timeout(worker);
                 self.workers[worker].has_lost_request = true;
                 if !is_replaced {
-                    self.seats.blame(worker, to);
+                    self.slots.blame(worker, to);
                 }
             }
             Reason::ShuttingDown => {
@@ -575,7 +576,7 @@ fn translated(
 }
 
 /// The asker's token under which a message refers to a request.
-fn is_told_as<'a>(request: &'a Request, line: &'a Line) -> Option<&'a String> {
+fn asker_token<'a>(request: &'a Request, line: &'a Line) -> Option<&'a String> {
     let token = request.progress.as_ref().filter(|token| token.replaced);
     match (&line.ids.progress, &line.ids.subscription) {
         (Some(progress), _) => Some(token.map_or(progress, |token| &token.token)),

@@ -67,7 +67,7 @@ impl Step {
     }
 
     /// It was notified.
-    pub(super) fn tell_cancelled(&mut self, asker: Party, token: &str) {
+    pub(super) fn notify_cancelled(&mut self, asker: Party, token: &str) {
         let at = self.cancelled.iter().position(|(of, known)| *of == asker && known == token);
         self.cancelled.remove(at.expect("a request was cancelled, and its grace is over"));
     }

@@ -23,7 +23,7 @@ impl Model {
         let owned = self.sessions.iter().find(|at| is_its(at.worker, &at.name)).map(|at| at.serial);
         let session = owned.or(self.held.iter().find(|held| is_its(held.worker, &held.name)).map(|held| held.serial));
         let meant = self.request_meant_by(worker, line).filter(|_| line.kind == Kind::Request);
-        let named = [self.told_for(&self.to_workers, from, line), meant].map(|request| request.map(|it| it.line));
+        let named = [self.referred_to(&self.to_workers, from, line), meant].map(|request| request.map(|it| it.line));
         for request in self.to_workers.iter_mut().filter(|request| request.answerer == from) {
             let is_named = named.contains(&Some(request.line));
             if is_named || session.is_some_and(|session| request.sessions.contains(&session)) {

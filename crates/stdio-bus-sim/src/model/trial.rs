@@ -35,7 +35,7 @@ impl Model {
         // One that is to take the slot of a worn one is not on trial.
         let settings = &self.settings.pools[pool];
         let may_be_worn = settings.max_age.is_some() || settings.max_requests.is_some();
-        let is_sure = !self.seats.are_replaced()
+        let is_sure = !self.slots.are_replaced()
             && !may_be_worn
             && others.any(|at| at.serves && at.takes && self.is_proven(now, at));
         let lasts = HEALTHY_AFTER.min(self.settings.limits.restart_window);

@@ -22,7 +22,7 @@ impl Model {
     /// one.
     fn may_shrink(&mut self, now: Moment, worker: usize) {
         let settings = &self.settings.pools[self.workers[worker].pool];
-        if !self.seats.are_replaced() && grows(settings) && !self.workers[worker].is_dismissed {
+        if !self.slots.are_replaced() && grows(settings) && !self.workers[worker].is_dismissed {
             let idle_stop = settings.idle_stop.expect("a pool becomes smaller only if it says when");
             let idle = now.since(self.workers[worker].needed_at);
             assert!(idle >= idle_stop, "worker {worker} was needed {idle:?} ago");
@@ -88,7 +88,7 @@ impl Model {
             // The next one is started in its place at once.
             self.workers[worker].is_dismissed = true;
             if number < self.settings.pools[pool].instances {
-                self.seats.leave(Moment::default(), pool);
+                self.slots.leave(Moment::default(), pool);
             }
         }
     }
@@ -145,13 +145,13 @@ impl Model {
         let Pool { instances, assignment, personal, .. } = self.settings.pools[pool];
         assert!(!personal || client.is_some(), "a worker of pool {pool} is started for nobody");
         let may_wake = (0..self.clients.len()).any(|client| !self.clients[client].gone && self.may_name(client, pool));
-        let is_asleep = self.asleep.contains(&pool) && !self.seats.are_replaced();
+        let is_asleep = self.asleep.contains(&pool) && !self.slots.are_replaced();
         assert!(may_wake || !is_asleep, "pool {pool} is woken, and nobody can have asked for it");
         let before = self.workers.iter().filter(|worker| worker.pool == pool).count();
         let is_shared = assignment != Assignment::Dedicated;
-        if before >= instances && is_shared && !self.seats.are_replaced() && !self.seats.take(now, pool) {
+        if before >= instances && is_shared && !self.slots.are_replaced() && !self.slots.take(now, pool) {
             let has_reason = grows(&self.settings.pools[pool]) && self.are_all_busy(pool);
-            assert!(has_reason, "no seat of pool {pool} is vacant, and it does not grow");
+            assert!(has_reason, "no slot of pool {pool} is vacant, and it does not grow");
         }
         let trial = self.trial_of_new(now, pool);
         self.workers.push(Worker {
@@ -184,7 +184,7 @@ impl Model {
         let is_there = |worker: &&Worker| worker.pool == pool && !worker.released && !worker.is_dismissed;
         let live = self.workers.iter().filter(is_there).count();
         let most = self.settings.pools[pool].max_instances;
-        assert!(live <= most || self.seats.are_replaced(), "pool {pool} has {live} workers");
+        assert!(live <= most || self.slots.are_replaced(), "pool {pool} has {live} workers");
         assert!(!self.drain.has_refused(), "a worker is started during the drain");
     }
 
@@ -194,8 +194,8 @@ impl Model {
         self.workers[worker].ran = true;
     }
 
-    /// Number of empty seats that should not be empty.
-    pub fn seats_empty(&self) -> usize {
+    /// Number of empty slots that should not be empty.
+    pub fn slots_empty(&self) -> usize {
         let empty = self.settings.pools.iter().enumerate().map(|(pool, settings)| {
             let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released && worker.serves);
             let (owned, spare): (Vec<_>, Vec<_>) = live.partition(|worker| worker.owner.is_some());
@@ -300,13 +300,13 @@ impl Model {
     pub fn released(&mut self, now: Moment, worker: usize) {
         self.failed(now, worker);
         for (at, client) in self.clients.iter_mut().enumerate() {
-            if self.seats.is_blamed(worker, Party::Client(at)) {
+            if self.slots.is_blamed(worker, Party::Client(at)) {
                 client.penalty.crashed(now);
             }
         }
         self.workers[worker].released = true;
         if !self.workers[worker].is_dismissed {
-            self.seats.leave(now, self.workers[worker].pool);
+            self.slots.leave(now, self.workers[worker].pool);
         }
         self.outputs.close(Party::Worker(worker));
         for client in &mut self.clients {
@@ -346,7 +346,7 @@ impl Model {
     /// much is queued for that client that the extra time applies.
     pub fn holds_up(&self, worker: usize, line: usize) -> Option<bool> {
         let fate = self.fate_of_worker_line(worker, &self.lines[line]);
-        let is_for_all = !self.told_all(worker, &self.lines[line]).is_empty();
+        let is_for_all = !self.broadcast_to(worker, &self.lines[line]).is_empty();
         let slow =
             |to: &&Party| matches!(to, Party::Client(client) if self.is_full(**to) && self.is_used(worker, *client));
         let may_be = self.workers[worker].owner.is_none() && !is_for_all;

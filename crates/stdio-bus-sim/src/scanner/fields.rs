@@ -100,7 +100,7 @@ fn requests_answers_and_notifications_have_their_fields() {
 }
 
 #[test]
-fn a_carriage_return_that_ends_no_line_is_marked_wherever_it_stands() {
+fn a_carriage_return_that_ends_no_line_is_marked_wherever_it_is() {
     for line in ["\r{}", "{\r}", "{}\r ", "{}\r\r", "{\"a\":1\r}", "{\"a\"\r:[\r1\r,2]}\r"] {
         has(line, &[("LONE_RETURN", "")]);
     }

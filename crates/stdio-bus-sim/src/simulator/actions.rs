@@ -78,7 +78,7 @@ impl World {
         };
         self.arrive(party, bytes);
         if self.random.one_in(2) {
-            self.tell_end(party);
+            self.report_end(party);
         }
     }
 
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// Tells the bus that memory is short, with holders of any size; or that it is available again.
+    /// Reports to the bus that memory is short, with holders of any size; or that it is available again.
     pub(super) fn crowd(&mut self) {
         let most = self.settings.limits.max_memory;
         let clients: Vec<_> = self.clients.iter().filter(|client| !client.closed).map(|client| client.key).collect();
@@ -210,7 +210,7 @@ impl World {
             if worker.end.ended && !worker.end.end_told && !worker.end.ignored && !worker.end.paused {
                 todo.push(Box::new(move |world| {
                     world.arrive(Party::Worker(at), usize::MAX);
-                    world.tell_end(Party::Worker(at));
+                    world.report_end(Party::Worker(at));
                 }));
             }
         }
@@ -231,7 +231,7 @@ impl World {
             if client.end.ended && !client.end.end_told && !client.end.ignored && !client.end.paused {
                 todo.push(Box::new(move |world| {
                     world.arrive(Party::Client(at), usize::MAX);
-                    world.tell_end(Party::Client(at));
+                    world.report_end(Party::Client(at));
                 }));
             }
         }

@@ -59,9 +59,9 @@ impl World {
             18 | 19 if named && self.scenario.has_names() => {
                 draft.method = *random.pick(&["session/load", "session/resume"])
             }
-            20 if !self.clients[at].telling.is_empty() => {
-                let (progress, line) = random.pick(&self.clients[at].telling).clone();
-                return self.tells(
+            20 if !self.clients[at].reporting.is_empty() => {
+                let (progress, line) = random.pick(&self.clients[at].reporting).clone();
+                return self.notifies(
                     party,
                     Draft { ids: Ids { progress: Some(progress), ..Ids::default() }, padding, ..Draft::default() },
                     line,
@@ -147,7 +147,7 @@ impl World {
         let which = self.random.range(0..client.todo.len());
         let Some((token, asked)) = client.todo.remove(if self.healing { 0 } else { which }) else { return };
         // From now on its progress is too late.
-        client.telling.iter_mut().filter(|(_, line)| *line == asked).for_each(|(_, line)| *line = usize::MAX);
+        client.reporting.iter_mut().filter(|(_, line)| *line == asked).for_each(|(_, line)| *line = usize::MAX);
         if !self.healing && self.random.one_in(20) {
             self.clients[at].todo.push_back((token.clone(), 0));
         }
@@ -183,7 +183,7 @@ impl World {
                 end,
                 waiting: Vec::new(),
                 todo: VecDeque::new(),
-                telling: Vec::new(),
+                reporting: Vec::new(),
                 sessions: Vec::new(),
                 closing: None,
                 left: None,

@@ -147,8 +147,8 @@ impl World {
             let has_stalled = call.stalled.iter().any(|worker| self.model.is_own(at, *worker));
             let is_own = |(behind, worker): &&(usize, usize)| *behind > place && self.model.is_own(at, *worker);
             let released = call.released.iter().find(is_own);
-            let heard = call.hearing.filter(|_| call.is_bad);
-            let worker = match (released, heard) {
+            let receiver = call.hearing.filter(|_| call.is_bad);
+            let worker = match (released, receiver) {
                 // Another one of its own may have stalled in the same step.
                 (Some((behind, worker)), _) if *behind == place + 1 => Some(*worker),
                 _ if has_stalled => None,
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// Claims may have expired in a call of the bus with these effects: the bus tells which sessions are left.
+    /// Claims may have expired in a call of the bus with these effects: the bus says which sessions are left.
     fn learn_expired(&mut self, effects: &[Effect]) {
         let how_many = self.more(Reason::ClaimExpired);
         if how_many == 0 {

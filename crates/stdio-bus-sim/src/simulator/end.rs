@@ -22,7 +22,7 @@ impl World {
         }
         for _ in 0..2000 {
             self.progress();
-            let empty = self.model.seats_empty() as u64;
+            let empty = self.model.slots_empty() as u64;
             let manned = self.model.is_refusing()
                 || empty <= self.bus.view().count(Reason::PoolDegraded) && self.all_are_renewed();
             if self.drain.has_ended() || manned && self.model.is_idle() && self.no_party_is_paused() {

@@ -211,8 +211,8 @@ impl World {
         }
     }
 
-    /// Tells the bus that a peer's input has ended, once it has received all of it.
-    pub(super) fn tell_end(&mut self, party: Party) {
+    /// Reports to the bus that a peer's input has ended, once it has received all of it.
+    pub(super) fn report_end(&mut self, party: Party) {
         let end = self.end_mut(party);
         if let Party::Client(client) = party
             && end.ended

@@ -68,7 +68,7 @@ impl World {
     fn passed_on(&mut self, number: usize, to: Party, text: &[u8]) {
         let order = self.passage.passes(self.now, number);
         let line = &self.model.lines[number];
-        if let Some(asked) = line.told_for.map(|asked| &self.model.lines[asked]) {
+        if let Some(asked) = line.referred_to.map(|asked| &self.model.lines[asked]) {
             let ids = line.ids_of(text).expect("a line arrives as it was written");
             assert_eq!(asked.from, to, "breach: {to:?} gets {line:?} for {asked:?}");
             let (known, seen) = match &line.ids.progress {
@@ -80,7 +80,7 @@ impl World {
             assert!(same && alike, "{to:?} gets {seen:?} for {asked:?}");
         }
         if let Some(asked) = line.over.map(|asked| &self.model.lines[asked]) {
-            assert_eq!(asked.from, to, "breach: {to:?} hears {line:?} of {asked:?}, which is over");
+            assert_eq!(asked.from, to, "breach: {to:?} gets {line:?} of {asked:?}, which is over");
         }
         match (line.from, to) {
             (Party::Client(client), Party::Worker(worker)) => {
@@ -126,9 +126,9 @@ impl World {
                 let inherited = ambiguous
                     || view.has_named_again(name, client)
                     || view.is_closed(name, *owner)
-                    || view.is_untold(name)
+                    || view.is_unannounced(name)
                     || visits.clone().any(inherits);
-                assert!(shared || inherited, "breach: {to:?} hears of a session of client {owner}: {line:?}");
+                assert!(shared || inherited, "breach: {to:?} gets a line of a session of client {owner}: {line:?}");
             }
             _ => {}
         }
@@ -138,7 +138,7 @@ impl World {
         let reason = self.model.dropped(self.now, line);
         self.passage.drops(line);
         if let (Party::Worker(worker), Some(asked)) = (self.model.lines[line].from, self.model.lines[line].answers) {
-            self.workers[worker].view.is_unheard(&self.model.lines[asked]);
+            self.workers[worker].view.is_undelivered(&self.model.lines[asked]);
         }
         self.note(|world| {
             let (about, why) = (world.model.lines[line].about(), reason.map_or("blank", Reason::name));

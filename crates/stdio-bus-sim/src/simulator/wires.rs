@@ -61,7 +61,7 @@ impl World {
                 if let (true, Some(token), Some(number)) = (request, &token, number) {
                     client.todo.push_back((token.clone(), number));
                     let progress = ids.as_ref().and_then(|ids| ids.token.clone());
-                    client.telling.extend(progress.map(|progress| (progress, number)));
+                    client.reporting.extend(progress.map(|progress| (progress, number)));
                 }
             }
             Party::Worker(worker) => self.worker_reads(worker, number, ids.unwrap_or_default()),
@@ -145,11 +145,11 @@ impl World {
     }
 
     /// Sends a message about line `line`, if there is one.
-    pub(super) fn tells(&mut self, party: Party, mut draft: Draft, line: usize) {
+    pub(super) fn notifies(&mut self, party: Party, mut draft: Draft, line: usize) {
         let methods = ["notifications/subscriptions/acknowledged", "notifications/resources/updated"];
         draft.method =
             if draft.ids.progress.is_some() { "notifications/progress" } else { *self.random.pick(&methods) };
-        draft.told_for = Some(line).filter(|line| *line < self.model.lines.len());
+        draft.referred_to = Some(line).filter(|line| *line < self.model.lines.len());
         self.draft(party, draft);
     }
 }

@@ -54,10 +54,10 @@ impl World {
         let (Party::Client(client), false) = (line.from, line.kind == Kind::Response) else { return };
         let (sent, order) = self.passage.sent(number).expect("it was passed on");
         let shared = self.settings.routing.session_access == SessionAccess::Shared;
-        let heard = Received { client, number, line: &line, ids: &ids, sent, order };
+        let received = Received { client, number, line: &line, ids: &ids, sent, order };
         let clients = &self.clients;
         let at = &mut self.workers[worker];
-        at.view.receive(&heard, shared, |client| clients[client].left);
+        at.view.receive(&received, shared, |client| clients[client].left);
         if let Some(token) = ids.id {
             let made = if line.creates() { at.view.makes(worker, client, &mut self.random) } else { None };
             at.todo.push_back(Todo { token, line: number, progress: ids.token, made, again: false });
@@ -117,7 +117,7 @@ impl World {
                 (draft.method, draft.ids.id) = (*random.pick(&LISTS), None);
                 unnamed(&mut draft);
             }
-            16 | 17 if !worker.todo.is_empty() || !worker.over.is_empty() => return self.worker_tells(at, padding),
+            16 | 17 if !worker.todo.is_empty() || !worker.over.is_empty() => return self.worker_notifies(at, padding),
             _ => draft.method = "session/request_permission",
         }
         if draft.ids.id.is_some() && !draft.method.is_empty() {
@@ -151,7 +151,7 @@ impl World {
             // One that it has created and not announced yet.
             2 if worker.todo.iter().any(|todo| todo.made.is_some()) => {
                 let made = worker.todo.iter().filter_map(|todo| Some((todo.made.clone()?, todo.line)));
-                let made: Vec<_> = made.filter(|(name, _)| worker.view.is_untold(name)).collect();
+                let made: Vec<_> = made.filter(|(name, _)| worker.view.is_unannounced(name)).collect();
                 let (name, line) = (!made.is_empty()).then(|| random.pick(&made).clone())?;
                 let Party::Client(client) = self.model.lines[line].from else { return None };
                 draft.meant_for = Some(Meant { name: name.clone(), owner: client, issued: true });
@@ -165,30 +165,30 @@ impl World {
     }
 
     /// A worker sends a message for a request: one that it works on, or one that is over or never existed.
-    fn worker_tells(&mut self, at: usize, padding: usize) {
+    fn worker_notifies(&mut self, at: usize, padding: usize) {
         let (random, worker) = (&mut self.random, &mut self.workers[at]);
         let mut draft = Draft { padding, ..Draft::default() };
-        let mut told_for = usize::MAX;
+        let mut referred_to = usize::MAX;
         if !worker.over.is_empty() && (worker.todo.is_empty() || random.one_in(3)) {
-            return self.worker_tells_late(at, draft);
+            return self.worker_notifies_late(at, draft);
         } else if worker.todo.is_empty() || random.one_in(6) {
             draft.ids.progress = Some(random.range(0..50).to_string());
         } else {
             let todo = &worker.todo[random.range(0..worker.todo.len())];
             // An unsolicited answer may have been taken for this one.
             if !todo.again && !worker.view.has_answered_unasked(&todo.token) {
-                told_for = todo.line;
+                referred_to = todo.line;
             }
             match &todo.progress {
                 Some(token) if !random.one_in(3) => draft.ids.progress = Some(worker.view.write_id(token)),
                 _ => draft.ids.subscription = Some(worker.view.write_id(&todo.token)),
             }
         }
-        self.tells(Party::Worker(at), draft, told_for);
+        self.notifies(Party::Worker(at), draft, referred_to);
     }
 
     /// A worker speaks of a request that it has answered: of its progress, in its subscription, or it asks its client.
-    fn worker_tells_late(&mut self, at: usize, mut draft: Draft) {
+    fn worker_notifies_late(&mut self, at: usize, mut draft: Draft) {
         let (random, worker) = (&mut self.random, &mut self.workers[at]);
         let over = random.pick(&worker.over).clone();
         draft.over = Some(over.line);
@@ -203,7 +203,7 @@ impl World {
                 return self.draft(Party::Worker(at), draft);
             }
         }
-        self.tells(Party::Worker(at), draft, usize::MAX);
+        self.notifies(Party::Worker(at), draft, usize::MAX);
     }
 
     pub(super) fn can_write(&self, at: usize) -> bool {

@@ -126,7 +126,7 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Reactor<I> {
-    /// Tells the core what has become of what a connection did not send for a client: the loss of some lines, that the
+    /// Reports to the core what has become of what a connection did not send for a client: the loss of some lines, that the
     /// others are off its hands, and perhaps that the client has left.
     fn end_delivery(&mut self, now: Moment, client: ClientKey, lost: usize, owed: usize, has_left: bool) {
         self.count_lost_events(client, lost);

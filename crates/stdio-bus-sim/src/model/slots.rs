@@ -11,9 +11,9 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// A source whose clients leave early waits this long between two workers.
 const PACE: Duration = Duration::from_millis(50);
 
-/// The seats of workers.
+/// The slots of workers.
 #[derive(Default)]
-pub(super) struct Seats {
+pub(super) struct Slots {
     /// Pools that a worker has left, and when.
     vacant: Vec<(usize, Moment)>,
     /// When a client of each source was last assigned a worker or left.
@@ -24,7 +24,7 @@ pub(super) struct Seats {
     replaces: bool,
 }
 
-impl Seats {
+impl Slots {
     /// Workers are replaced from now on, or their pools changed.
     pub(super) fn replace(&mut self) {
         self.replaces = true;
@@ -41,8 +41,8 @@ impl Seats {
 
     /// Another one is started in its place, if there is one that has been vacant for as long as the first backoff.
     pub(super) fn take(&mut self, now: Moment, pool: usize) -> bool {
-        let seat = self.vacant.iter().position(|(of, since)| *of == pool && now.since(*since) >= FIRST_BACKOFF);
-        seat.map(|seat| self.vacant.remove(seat)).is_some()
+        let slot = self.vacant.iter().position(|(of, since)| *of == pool && now.since(*since) >= FIRST_BACKOFF);
+        slot.map(|slot| self.vacant.remove(slot)).is_some()
     }
 
     /// A client of this source was assigned a worker, or leaves.

@@ -1,6 +1,6 @@
 //! The core in a loop of your own: two clients and a worker that are plain values, no thread, no socket, no clock.
 //!
-//! `cargo run --example core` prints what goes where. Lines go in with [`Bus::receive`], everything else that happens with
+//! `cargo run --example core` prints what is sent where. Lines go in with [`Bus::receive`], everything else that happens with
 //! [`Bus::handle`]; what comes out are effects, which whoever has the pipes carries out in their order.
 
 use stdio_bus::bus::Bus;
@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Each answer is with the client that asked, under the id that it used.
     for (number, (client, text)) in clients.iter().zip(["one", "two"]).enumerate() {
         let said = String::from_utf8(written(Peer::Client(*client), &mut queues))?;
-        println!("client {number} is told   {}", said.trim_end());
+        println!("client {number} gets      {}", said.trim_end());
         let answer: serde_json::Value = serde_json::from_str(&said)?;
         assert_eq!((&answer["id"], &answer["result"]), (&1.into(), &text.into()));
     }

@@ -182,11 +182,11 @@ fn parse(bytes: &[u8]) -> Result<Variables, String> {
         }
         let Ok(text) = str::from_utf8(line) else { return bad("it is not UTF-8") };
         if text.starts_with('\u{feff}') {
-            return bad("a byte order mark stands there: save the file without it");
+            return bad("it begins with a byte order mark: save the file without it");
         }
         let Some((name, value)) = text.split_once('=') else { return bad("it is no NAME=VALUE") };
         if !is_variable(name) {
-            return bad("a name has letters, digits and _, and nothing else stands before the =");
+            return bad("a name has letters, digits and _, and nothing else may be before the =");
         }
         if variables.iter().any(|(known, _)| known == name) {
             return bad("its variable occurs twice");

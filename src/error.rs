@@ -122,7 +122,8 @@ pub enum StartError {
 
     /// A file that is not a socket is in the way.
     #[error(
-        "cannot listen on unix:{}: there is something else than a socket, and it is not ours to remove\nchoose another path; or remove it, if it is no directory and nobody needs it",
+        "cannot listen on unix:{}: the file there is not a socket, so the daemon does not remove it\nchoose another \
+         path, or remove the file if nobody needs it",
         path.display()
     )]
     NotASocket { path: PathBuf },
@@ -151,7 +152,10 @@ pub enum StartError {
 
     /// The limit of open files is too low for the configuration.
     #[error(
-        "{needed} file descriptors are needed at the least, and {allowed} are allowed (the hard limit of RLIMIT_NOFILE)\n{needed} = 24 + listeners + 3 × workers + 72 for an admin listener + a client; allow more (LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in Docker, ulimit -Hn {needed} in a shell), or lower pools[].instances and max_instances ({workers} workers now)"
+        "at least {needed} file descriptors are needed, and {allowed} are allowed (the hard limit of \
+         RLIMIT_NOFILE)\n{needed} = 24 + listeners + 3 × workers + 72 for an admin listener + a client; allow more \
+         (LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in Docker, ulimit -Hn {needed} in a shell), or \
+         lower pools[].instances and max_instances ({workers} workers now)"
     )]
     FileDescriptors {
         /// Maximum number of descriptors in use at once.
@@ -221,13 +225,14 @@ impl From<AddressError> for StartError {
 
 const THEIRS_ALREADY: &str =
     "a running program listens on it already\nsee which it is (ss -lxp), and stop it or choose another path";
-const OURS_ALREADY: &str =
-    "this daemon listens on it already\ngive the path up by one reload, and to the other listener by the next";
+const OURS_ALREADY: &str = "this daemon listens on it already\ntake the path from its listener in one reload, and give it to the other one \
+     in the next";
 
 fn ring_remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => {
-            "either the kernel is older than 5.1 or built without it (uname -r), or a sandbox such as gVisor hides it; or a \
+            "either the kernel is older than 5.1 or built without it (uname -r; the daemon needs 6.1 for io_uring), \
+             or a sandbox such as gVisor hides it; or a \
              container's seccomp profile does, as Podman's: use one that allows io_uring_setup, io_uring_enter and \
              io_uring_register (--security-opt seccomp=PROFILE.json; config/docker/seccomp.json is one)"
         }
@@ -252,7 +257,7 @@ fn bind_remedy(address: &Address, error: &io::Error) -> String {
             format!(
                 "another program listens there, or this one at an address that overlaps (ss -ltnp 'sport = :{port}' shows \
                  which); stop it, or choose another port; daemons share one if each has listeners[].reuse_port and they are of \
-                 one user; if nobody listens, a connection has the port (ss -tanp 'sport = :{port}')"
+                 one user; if nobody listens, a connection uses the port (ss -tanp 'sport = :{port}')"
             )
         }
         (Address::Tcp { .. }, Some(libc::EADDRNOTAVAIL)) => {

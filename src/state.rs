@@ -290,7 +290,7 @@ impl StateFile {
         }
         let folder = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let status = fstat(&folder)?;
-        // What stands there says whose sessions are.
+        // What is there says whose the sessions are.
         if status.st_mode & 0o022 != 0 || ![0, geteuid().as_raw()].contains(&status.st_uid) {
             return Err(io::Error::other(
                 "other users may write there (its owner has to be the daemon's user, its mode 0700)",

@@ -164,7 +164,7 @@ async def who_is_there(front, buses, own):
     lies = {"X-Forwarded-For": "192.0.2.66", "Forwarded": "for=192.0.2.67"}
     async with front.connect(local_addr=(own, 0), fields=lies) as websocket:
         assert "result" in await ask(websocket)
-        await until("its address is told", lambda: has_logged(buses, "client_opened", f"from={own}"))
+        await until("its address is logged", lambda: has_logged(buses, "client_opened", f"from={own}"))
     for liar in ("192.0.2.66", "192.0.2.67"):
         assert not await has_logged(buses, liar), f"{liar} was believed"
     try:

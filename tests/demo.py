@@ -1,4 +1,4 @@
-"""docs/demo in a real browser: a chat with openai-agent in front of an endpoint that streams when it is told to, a turn
+"""docs/demo in a real browser: a chat with openai-agent in front of an endpoint that streams when it is asked to, a turn
 that is cancelled, permission requests, a page of a foreign origin, a wrong token, and a daemon that shuts down.
 
 STDIO_BUS and OPENAI_AGENT_BIN name the programs. Screenshots go to the directory that is the first argument, or nowhere.

@@ -50,8 +50,8 @@ class Daemon:
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, stderr=log)
         try:
-            self.admin = self.until("the admin listener is told", lambda: self.told("the admin listener is"))
-            self.clients = self.until("the other listener is told", lambda: self.told("listening on"))
+            self.admin = self.until("the admin listener is logged", lambda: self.told("the admin listener is"))
+            self.clients = self.until("the other listener is logged", lambda: self.told("listening on"))
             self.until("it is ready", lambda: self.ask("/readyz")[0] == 200)
         except BaseException:
             self.__exit__()
@@ -151,7 +151,7 @@ def main():
         daemon.until("800 are answered", lambda: look()["pools"][0]["requests"]["answered"] == 800)
         # A client that leaves pending requests is reported, with its own id.
         clients.pop().close()
-        daemon.until("the error is told", lambda: look()["errors"])
+        daemon.until("the error is shown", lambda: look()["errors"])
         for at in range(12):
             # Refused for two reasons: more warnings than the page shows.
             for name in ("s" * 300, "s0"):

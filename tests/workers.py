@@ -32,7 +32,7 @@ LARGE = 2_000_000
 EXAMPLES = os.path.join(ROOT, "examples", "workers")
 NPM = os.environ.get("STDIO_BUS_WORKERS_NPM", "")
 
-# What tells the version, and fails where the language or the library that its worker needs is missing.
+# What prints the version, and fails where the language or the library that its worker needs is missing.
 PROBES = {
     "Python": "python3 --version",
     "Node": "node --version",

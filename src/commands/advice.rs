@@ -79,7 +79,8 @@ fn of_command(first: &str, verb: &str, parser: &clap::Command) -> String {
         }
         (_, "completions") => "for completions: stdio_bus completion SHELL".to_owned(),
         _ if is_script(verb) || is_interpreter(verb) => {
-            "to run a worker, write its command behind --: stdio_bus --tcp 127.0.0.1:9000 -- python3 worker.py".to_owned()
+            "to run a worker, write its command after --: stdio_bus --tcp 127.0.0.1:9000 -- python3 \
+             worker.py".to_owned()
         }
         (_, "version") => "for the version: stdio_bus --version".to_owned(),
         _ if is_file(verb) => format!("to run a configuration: stdio_bus --config {verb}"),
@@ -122,7 +123,7 @@ fn of_argument(first: &str, argument: &str) -> Option<String> {
             "to listen on a port: --tcp 127.0.0.1:9000, or --tcp [::]:9000 for every network".to_owned()
         }
         "--command" | "--cmd" | "--exec" | "--worker" | "-e" => {
-            "to run a worker, write its command behind --: stdio_bus --tcp 127.0.0.1:9000 -- python3 worker.py"
+            "to run a worker, write its command after --: stdio_bus --tcp 127.0.0.1:9000 -- python3 worker.py"
                 .to_owned()
         }
         "--workers" | "--processes" | "--replicas" | "-n" => {

@@ -117,7 +117,7 @@ impl ConfigSource {
         match self {
             Self::File(path) if path.exists() && !path.is_file() => Err(ConfigError::Unusable {
                 origin: path.display().to_string(),
-                message: "is no regular file any more; put the configuration there".to_owned(),
+                message: "is no longer a regular file; put the configuration there".to_owned(),
             }
             .into()),
             _ => Ok(()),
@@ -166,7 +166,7 @@ impl Options {
         if let ConfigSource::Descriptor(number) = self.config
             && inherited.iter().any(|socket| socket.number == number)
         {
-            let why = "it is to bring the configuration, too; use --config PATH".to_owned();
+            let why = "the configuration would come from it, too; use --config PATH".to_owned();
             return Err(StartError::Inherited { number, why });
         }
         let from_stdin = self.config == ConfigSource::Descriptor(0);
@@ -362,17 +362,18 @@ impl DaemonArgs {
     /// Checks for options that exclude or require each other.
     fn check(&self, ends_with_dashes: bool) -> Result<(), &'static str> {
         if ends_with_dashes {
-            return Err("behind -- stands the command of the workers, as in: -- python3 worker.py");
+            return Err("write the command of the workers after --, as in: -- python3 worker.py");
         }
         if !self.worker.is_empty() && (self.config.is_some() || self.config_fd.is_some()) {
             return Err(
-                "a configuration and a command behind -- are one too many: leave --config out, or write the command in \
+                "a configuration and a command after -- exclude each other: leave --config out, or write the command \
+                 in \
                  pools[]",
             );
         }
         if self.worker.is_empty() && (self.instances.is_some() || self.assignment.is_some()) {
             return Err(
-                "--instances and --assignment are for a command behind --, as in: stdio_bus --tcp 127.0.0.1:9000 \
+                "--instances and --assignment are for a command after --, as in: stdio_bus --tcp 127.0.0.1:9000 \
                  --instances 2 -- python3 worker.py\nwith a configuration, write instances and assignment in pools[]",
             );
         }

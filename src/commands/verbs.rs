@@ -295,7 +295,8 @@ impl DaemonAtArgs {
 pub(super) enum HandshakeArg {
     /// initialize of the Agent Client Protocol, version 1
     Acp,
-    /// initialize of the Model Context Protocol, and notifications/initialized; revision 2026-07-28 if there is no initialize
+    /// initialize of the Model Context Protocol, and notifications/initialized; to a server without initialize METHOD, such as
+    /// server/discover, is sent in revision 2026-07-28
     Mcp,
 }
 

@@ -133,7 +133,7 @@ pub(super) fn env_from<'t>(
             "leave instances out: each worker is started for its client, and max_instances says how many".to_owned();
         reader.fail(
             node,
-            "keeps workers before anybody has come, and with env_from each is for one client",
+            "starts workers before any client has connected, and with env_from each is for one client",
             Some(hint),
         );
     }
@@ -152,7 +152,7 @@ pub(super) fn env_from<'t>(
     let headers = from.get("headers").map(|node| headers(reader, node, sets)).unwrap_or_default();
     if from.get("files").is_none() && headers.is_empty() {
         let hint = "write \"files\": \"/etc/stdio-bus/users\", or \"headers\": {\"X-Github-Token\": \"GITHUB_TOKEN\"}";
-        reader.fail(node, "says nowhere what a client has of its own", Some(hint.to_owned()));
+        reader.fail(node, "names neither headers nor files of the client", Some(hint.to_owned()));
     }
     Some(EnvFrom { files, headers })
 }

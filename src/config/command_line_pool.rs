@@ -51,7 +51,7 @@ fn in_words(problem: &Problem) -> String {
     let place = problem.path.strip_prefix("pools[0].").unwrap_or(&problem.path);
     let is_quoted = problem.hint.as_ref().is_some_and(|hint| hint.contains("\"args\""));
     let hint = match &problem.hint {
-        _ if problem.message.contains("command \"-") => " (the daemon's own flags stand before the --)".to_owned(),
+        _ if problem.message.contains("command \"-") => " (write the daemon's own options before the --)".to_owned(),
         Some(_) if is_quoted => " (leave out the quotes around the whole: -- python3 worker.py)".to_owned(),
         Some(hint) => format!(" ({hint})"),
         None => String::new(),

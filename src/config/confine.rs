@@ -60,8 +60,8 @@ fn identity<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<UserAndG
     let (user, group) = (object.get("user"), object.get("group"));
     let Some(node) = user else {
         if let Some(group) = group {
-            let hint = "name the user, too: a group alone takes nothing from the daemon's user".to_owned();
-            reader.fail(group, "is of a pool with a user", Some(hint));
+            let hint = "name the user, too: with a group alone workers keep the rights of the daemon's user".to_owned();
+            reader.fail(group, "is for pools with a user", Some(hint));
         }
         return None;
     };
@@ -136,7 +136,7 @@ mod tests {
         assert!(message.contains("pools[0].user: there is no user \"nobody-at-all\""), "{message}");
         let message = refused(json!({ "user": "root", "group": "no-group" }));
         assert!(message.contains("pools[0].group: there is no group"), "{message}");
-        assert!(refused(json!({ "group": "root" })).contains("pools[0].group: is of a pool with a user"));
+        assert!(refused(json!({ "group": "root" })).contains("pools[0].group: is for pools with a user"));
     }
 
     #[test]

@@ -210,20 +210,20 @@ fn web<'t>(
         let (web, lines) = (listed(web.map(|(row, _)| quoted(row)), "or"), listed(lines.map(quoted), "or"));
         for node in keys::of_section(table::WEB).filter_map(|key| object.get(key)) {
             let hint = format!("write {web} instead of {lines}, or leave it out");
-            reader.fail(node, "is of a listener over HTTP", Some(hint));
+            reader.fail(node, "is for listeners over HTTP", Some(hint));
         }
     }
     if served.is_none_or(|(_, web)| !web.has_websockets) {
         let pinging = listed(over_http().filter(|(_, web)| web.has_websockets).map(|(row, _)| quoted(row)), "or");
         for node in keys::of_section(table::PINGS).filter_map(|key| object.get(key)) {
             let hint = format!("write {pinging} instead, or leave it out");
-            reader.fail(node, "is of a WebSocket listener", Some(hint));
+            reader.fail(node, "is for WebSocket listeners", Some(hint));
         }
     }
     let (KindRow { kind, what, .. }, served) = served?;
     if let Some(node) = object.get("idle_timeout_sec").filter(|_| !served.has_idle_timeout) {
         let hint = "use limits.session_idle_sec, which is 1800 there if it is not set".to_owned();
-        let why = format!("is of clients that keep a connection; sessions of {what} outlive theirs");
+        let why = format!("is for clients that keep a connection; sessions of {what} outlive theirs");
         reader.fail(node, why, Some(hint));
     }
     let default = Web::of(*kind);
@@ -236,7 +236,7 @@ fn web<'t>(
     let is_behind_proxy = ["identity", "trusted_proxies", "proxy"].iter().any(|key| object.get(key).is_some());
     let oauth = object.get("oauth").and_then(|node| {
         if served.requests.is_none() {
-            reader.fail(node, "is of clients that send requests over HTTP, as those of http and acp do", None);
+            reader.fail(node, "is for clients that send requests over HTTP, as those of http and acp do", None);
         } else if !needs_name {
             let hint = "add identity, or tokens_file".to_owned();
             reader.fail(node, "asks clients to sign in, and this listener lets everybody in", Some(hint));
@@ -415,7 +415,7 @@ fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>, served: &kinds::Web) -
     let is_path = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
     let example = served.path;
     if !is_path {
-        let hint = format!("write it as it stands in the URL, as in {example:?}");
+        let hint = format!("write it as it is in the URL, as in {example:?}");
         reader.fail(node, format!("must be a path without blanks and query, not {path:?}"), Some(hint));
     } else if served.has_paths_of_pools && path.ends_with('/') {
         let hint = format!("write {example:?}, and the pools are at {example}/POOL");
@@ -632,8 +632,8 @@ fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>,
     if let Some((node, given)) = owner {
         match listen.file_mut() {
             Ok((_, owner)) => *owner = given.unwrap_or(*owner),
-            Err(NoFile::Abstract) => reader.fail(node, "is of a socket file; an abstract name has none", None),
-            Err(NoFile::Port) => reader.fail(node, "is of the file of a Unix socket; a TCP port has none", None),
+            Err(NoFile::Abstract) => reader.fail(node, "is for socket files; an abstract name has none", None),
+            Err(NoFile::Port) => reader.fail(node, "is for the file of a Unix socket; a TCP port has none", None),
         }
     }
     Some((node.clone(), listen))

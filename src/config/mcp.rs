@@ -24,7 +24,7 @@ fn objection_to_path(id: &str) -> Option<(String, String)> {
     // Clients remove dot segments from a path.
     let is_segment = id.bytes().all(is_plain) && ![".", ".."].contains(&id);
     (!is_segment).then(|| {
-        let what = format!("the pool {id:?} cannot be named in a URL as it stands");
+        let what = format!("the pool {id:?} cannot be part of a URL");
         (what, "give it an id of letters, digits, -, . and _, or name in pools those that are offered here".to_owned())
     })
 }

@@ -227,7 +227,7 @@ const POOL: &[Setting] = &[
         "idle_stop_sec",
         Number(Seconds, 0, 30 * DAY),
         Value("0"),
-        "Idle time after which workers beyond `instances` end, or all workers of a pool with `on_demand`; 0 means never.",
+        "Idle time after which workers beyond `instances` end, or all workers of a pool with `on_demand`; with 0 only lent workers end, after 60 s.",
     ),
     row(
         "start_timeout_sec",

@@ -665,7 +665,7 @@ fn a_request_that_is_cancelled_before_it_is_sent_again_is_not_and_its_id_is_free
     let (mut bridge, mut stdout, _stream) = server.begin();
     bridge.ask(tool(1));
     let held = server.next("POST");
-    // It is cancelled while the server has it, so the server is told.
+    // It is cancelled while the server has it, so the server is notified.
     bridge.ask(json!({"method": "notifications/cancelled", "params": {"requestId": 1}}));
     let cancelled = server.next("POST");
     assert_eq!(cancelled.body["method"], "notifications/cancelled");

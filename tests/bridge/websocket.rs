@@ -345,7 +345,7 @@ fn a_line_that_is_too_long_for_the_daemon_is_reported_to_its_sender() {
         let end = if is_whole { "\"}\n{\"id\":3,\"method\":\"m\"}\n" } else { "" };
         let lines = format!("{{\"id\":1,\"method\":\"m\"}}\n{{\"id\":2,\"method\":\"m\",\"params\":\"{long}{end}");
         let mut stdin = bridge.stdin.take().expect("stdin is open");
-        // Sockets may hold little, and the bridge reads no more once it is told.
+        // Sockets may hold little, and the bridge reads no more once it is closed.
         let editor = std::thread::spawn(move || {
             let _ = stdin.write_all(lines.as_bytes());
             stdin

@@ -57,7 +57,7 @@ async def one(url, number):
 
 
 class Wires(httpx.AsyncHTTPTransport):
-    """HTTP/1.1 whose responses to GET break when they are told to, as those of a network do. (With HTTP/2 the library tells
+    """HTTP/1.1 whose responses to GET break when they are asked to, as those of a network do. (With HTTP/2 the library tells
     nobody that it has given a stream up.)"""
 
     def __init__(self):

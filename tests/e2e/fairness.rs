@@ -423,7 +423,7 @@ fn a_source_whose_requests_take_all_connections_gives_its_newest_one_up_for_anot
     assert_eq!(another.call(2, "m", json!({}))["id"], 2);
     is_given_up(&mut waiting.pop().expect("there are ten"), 10);
     assert_eq!(bob.call(3, "m", json!({}))["id"], 3, "his idle connection was not the price");
-    daemon.until("the worker is told", || kept(&mut bob, 9).contains("notifications/cancelled"));
+    daemon.until("the worker is notified", || kept(&mut bob, 9).contains("notifications/cancelled"));
     daemon.logs(&["WARN", "reason=connection_limit", "a request for MCP is given up: "]);
     daemon.stop();
 }

@@ -441,7 +441,7 @@ impl Daemon {
             })
             .collect()
         };
-        self.until("the daemon tells where it listens", || find().len() >= count || self.log.has_ended());
+        self.until("the daemon logs where it listens", || find().len() >= count || self.log.has_ended());
         let found = find();
         assert!(found.len() >= count, "the daemon ended before it listened:\n{}", self.log());
         found

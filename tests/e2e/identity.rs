@@ -1,4 +1,4 @@
-//! Clients whose names a proxy tells in a header: what a name owns, on connections that the proxy shares among its clients.
+//! Clients whose names a proxy sends in a header: what a name owns, on connections that the proxy shares among its clients.
 
 use std::net::{IpAddr, Ipv4Addr};
 

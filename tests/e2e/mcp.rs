@@ -760,7 +760,7 @@ fn a_response_that_is_closed_cancels_its_request_at_the_worker() {
     };
     daemon.until("the request is with the worker", || kept().contains("hold"));
     drop(client);
-    daemon.until("the worker is told", || kept().contains("notifications/cancelled"));
+    daemon.until("the worker is notified", || kept().contains("notifications/cancelled"));
     daemon.stop();
 }
 

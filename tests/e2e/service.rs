@@ -134,7 +134,7 @@ fn a_manager_that_does_not_read_blocks_nothing() {
     let mut daemon = setup.start();
     // Its queue is full after some of these.
     let sent = |socket: &UnixDatagram| rustix::io::ioctl_fionread(socket).unwrap();
-    daemon.until("it is told something", || sent(&manager.socket) > 0);
+    daemon.until("it is sent something", || sent(&manager.socket) > 0);
     let mut client = daemon.connect();
     for id in 0..1000 {
         client.request(id, "m", json!({}));

@@ -610,7 +610,7 @@ fn a_worker_is_killed_for_its_memory_before_the_daemon() {
 #[test]
 fn an_operator_sees_how_much_memory_each_worker_has() {
     let daemon = start_ready(Setup::new([echo("agents", 2)]));
-    daemon.until("both run, and it is told what they have", || {
+    daemon.until("both run, and it is reported what they have", || {
         let workers: Value = serde_json::from_str(&Admin::of(&daemon).get("/workers.json").body).expect("it is JSON");
         let rows = workers["workers"].as_array().expect("a table");
         rows.len() == 2 && rows.iter().all(|row| row["memory_bytes"].as_u64() > Some(65_536))

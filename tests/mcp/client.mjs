@@ -164,7 +164,7 @@ const scenarios = {
       onprogress: ({ progress }) => progress === 2 && stop.abort(),
     });
     await assert.rejects(called);
-    await until("the server is told of the cancel", () => said(fate) === "cancelled\n");
+    await until("the server is notified of the cancellation", () => said(fate) === "cancelled\n");
     assert.equal(await guest.call("echo", { text: "after it" }), "after it");
   },
 
@@ -240,7 +240,7 @@ const scenarios = {
       const stop = new AbortController();
       const args = { name: "cut", time: 20_000, steps: 100, fate };
       const lost = assert.rejects(guest.call("slow", args, { signal: stop.signal, onprogress: () => {} }));
-      await until("the server is told that its client is gone", () => said(fate) === "cancelled\n");
+      await until("the server is notified that its client is gone", () => said(fate) === "cancelled\n");
       stop.abort();
       await lost;
       assert.equal(await guest.call("echo", { text: "after it" }), "after it");

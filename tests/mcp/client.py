@@ -172,9 +172,9 @@ async def cancel(guest):
                 params = types.CancelledNotificationParams(requestId=next_id)
                 await guest.client.send_notification(
                     types.ClientNotification(types.CancelledNotification(method="notifications/cancelled", params=params)))
-                await until("the server is told of the cancel", lambda: said(fate) == "cancelled\n")
+                await until("the server is notified of the cancellation", lambda: said(fate) == "cancelled\n")
             group.cancel_scope.cancel()
-        await until("the server is told of the cancel", lambda: said(fate) == "cancelled\n")
+        await until("the server is notified of the cancellation", lambda: said(fate) == "cancelled\n")
     assert await guest.call("echo", {"text": "after it"}) == "after it"
 
 
@@ -262,7 +262,7 @@ async def reconnect(_guest):
                     raise AssertionError("a call whose connection was cut has an answer")
                 except mcp.MCPError:
                     pass
-                await until("the server is told that its client is gone", lambda: said(fate) == "cancelled\n")
+                await until("the server is notified that its client is gone", lambda: said(fate) == "cancelled\n")
         else:
             await cut_off.slow("cut", 1500, 5)
         assert await cut_off.call("echo", {"text": "after it"}) == "after it"

@@ -338,7 +338,7 @@ function own(server) {
   // Calls may reach different processes, so the outcome of one is written where its caller looks.
   tool(
     "slow",
-    "Takes its time, and tells in steps how far it is",
+    "Takes its time, and reports in steps how far it is",
     async ({ name, time, steps, fate }, { mcpReq }) => {
       const ends = (how) => {
         try {

@@ -41,7 +41,7 @@ BOTH = "application/json, text/event-stream"
 PAGE = "https://app.example"
 POOLS = {"operators": ["private"], "*": ["time", "shared"]}
 
-# Says what it is given. `wait` tells its progress and is done when its file is there; if it is cancelled, another file is.
+# Says what it is given. `wait` reports its progress and is done when its file is there; if it is cancelled, another file is.
 WORKER = r"""
 import json, os, sys, threading, time
 lock, waiting = threading.Lock(), {}

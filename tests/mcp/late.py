@@ -26,7 +26,7 @@ STATUSES = {404, 429, 503}
 # The command has not said yet whether it serves MCP 2026-07-28: where workers get hardly any time they are killed first.
 NOT_YET = -32022
 
-# Each message carries `whose`: the client, and its request. What is found to be another's is told on stderr.
+# Each message carries `whose`: the client, and its request. What is found to be another's is reported on stderr.
 WORKER = r"""
 import collections, json, random, sys
 over, asked, held, questions, count = collections.deque(), {}, {}, {}, 0
@@ -146,7 +146,7 @@ class Visit:
         if params["whose"] not in (self.open.get(names), self.cancelled.get(names)):
             is_own = params["whose"].startswith(f"{self.name},")
             what = f"{self.name} has open {self.open}, and is given {message}"
-            # The only client that a worker has ever had is told what it says late.
+            # The only client that a worker has ever had gets what it says late.
             self.tally.update(late=1) if is_own else self.tally.fail("foreign", what)
         if method == "elicitation/create":
             return {"jsonrpc": "2.0", "id": message["id"], "result": {"action": "accept", "whose": params["whose"]}}

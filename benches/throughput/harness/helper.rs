@@ -29,7 +29,7 @@ impl Helper {
     }
 }
 
-/// Whether this process, a helper, was told to stop.
+/// Whether this process, a helper, was asked to stop.
 pub fn is_stopped() -> io::Result<bool> {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(poll(&mut [PollFd::new(&io::stdin(), PollFlags::IN)], Some(&at_once))? > 0)

@@ -105,7 +105,7 @@ impl Installer {
                 None if Instant::now() >= until => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    return Err("the time for installing is over; another run goes on".to_owned());
+                    return Err("the time for installing is over; another run continues".to_owned());
                 }
                 None => std::thread::sleep(Duration::from_millis(50)),
             }

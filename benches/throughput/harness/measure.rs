@@ -68,7 +68,7 @@ pub fn joined<T>(result: std::thread::Result<io::Result<T>>) -> io::Result<T> {
     result.unwrap_or_else(|_| Err(io::Error::other("a thread of the bench has panicked")))
 }
 
-/// Tells threads to stop when it is dropped, including on errors.
+/// Stops threads when it is dropped, including on errors.
 pub struct Over<'a>(pub &'a AtomicBool);
 
 impl Drop for Over<'_> {

@@ -155,7 +155,7 @@ fn through_the_bus(harness: &Harness, start: &Start, script: &str, count: usize)
         for client in &mut clients {
             let answer = client.answer(1, until)?;
             if answer.get("result").is_none() {
-                return Err(io::Error::other(format!("a client of a burst is told {answer}")));
+                return Err(io::Error::other(format!("a client of a burst gets {answer}")));
             }
         }
         let time = begun.elapsed().as_secs_f64();

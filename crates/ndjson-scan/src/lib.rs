@@ -229,7 +229,7 @@ impl Line {
     pub const TOO_DEEP: u32 = 16;
     /// A member `pool` is present at top level, whatever its value.
     pub const POOL: u32 = 32;
-    /// A carriage return stands between its tokens, where some readers end a line; one just before the newline does
+    /// A carriage return is between its tokens, where some readers end a line; one just before the newline does
     /// not count.
     pub const LONE_RETURN: u32 = 64;
     /// A member `taskId` is present in the `result`, whatever its value.

@@ -48,7 +48,7 @@ pub struct Chunk {
     pub has_text: bool,
     /// Whether it has a message, or text that is not called a delta.
     pub has_message: bool,
-    /// Whether its message stands beside a delta without text.
+    /// Whether its message is beside a delta without text.
     pub is_beside: bool,
     /// Whether there is something among the choices that is no choice.
     pub has_oddities: bool,

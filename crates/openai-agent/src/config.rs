@@ -27,7 +27,7 @@ OPENAI_TEMPERATURE | (unset) | Sampling temperature, a number from 0.
 OPENAI_CONTEXT_WINDOW | (the model's) | Context window in tokens, which usage_update reports. If unset, it is taken from {base}/models or from a refusal. 0: no usage_update is sent.
 OPENAI_IMAGE_INPUT | 0 | 1: images are sent to the model, and the capability is advertised.
 OPENAI_ERRORS | chat | chat: a failed turn is reported as text and ends with end_turn. jsonrpc: it is a JSON-RPC error.
-OPENAI_MAX_RETRIES | 2 | Retries of a request of which no byte was answered (408, 409, 429, 5xx, connection errors), at most 100.
+OPENAI_MAX_RETRIES | 2 | Retries of a request to which no byte of an answer came (408, 409, 429, 5xx, connection errors), at most 100.
 OPENAI_IDLE_TIMEOUT_SEC | 300 | Seconds until the endpoint has to begin its answer, and of silence within an answer. 0: no limit.
 OPENAI_HISTORY_DIR | (unset) | Directory in which sessions are kept, one file each. It enables session/load, resume and delete.
 OPENAI_LIST_SESSIONS | all | What session/list shows: all sessions of the directory, or none.

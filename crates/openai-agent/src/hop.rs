@@ -1,4 +1,4 @@
-//! What stands between the agent and the endpoint: a tunnel through a proxy, and the first bytes of a server that does
+//! What is between the agent and the endpoint: a tunnel through a proxy, and the first bytes of a server that does
 //! not speak HTTP/1.1. Both are here for the words of their failures, which name the remedy.
 
 use std::cell::Cell;

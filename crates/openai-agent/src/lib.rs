@@ -68,9 +68,9 @@ struct Arguments {
 
 #[derive(Subcommand, Clone, Copy)]
 enum Action {
-    /// Speak ACP over stdin and stdout (what happens without an argument, too)
+    /// Speak ACP over stdin and stdout (the default)
     Acp,
-    /// Send one tiny request to the endpoint and say in a sentence what is wrong, or that nothing is
+    /// Send one tiny request to the endpoint, and print in one sentence that it works or what is wrong
     Check,
 }
 
@@ -85,7 +85,7 @@ pub fn environment() -> String {
     for (name, default, help) in variables() {
         text.push_str(&format!("  {name}\n      {help} [{default}]\n"));
     }
-    text.push_str("\nExit codes: 0 done, 1 failed, 2 usage, 78 configuration. Logs go to stderr.");
+    text.push_str("\nExit codes: 0 success, 1 failure, 2 wrong usage, 78 wrong configuration. The log is written to stderr.");
     text
 }
 

@@ -310,7 +310,7 @@ impl Requests {
             Some(_) => ctx.report(reason, Some(from), || format!("an answer that nobody waits for is {what}")),
             // It may be the answer to any request.
             None if line.begin.first() == Some(&b'{') => {
-                return Cost::Worker(reason, format!("a line is {what}, and says not which request it answers"));
+                return Cost::Worker(reason, format!("a line is {what}, and does not say which request it answers"));
             }
             None => ctx.report(reason, Some(from), || format!("a line that is no message is {what}")),
         }
@@ -348,7 +348,7 @@ impl Requests {
     }
 }
 
-/// A byte order mark stands ahead of the first line of a peer, from `line` on in the window; the bytes before are blank
+/// A byte order mark is ahead of the first line of a peer, from `line` on in the window; the bytes before are blank
 /// lines. It is passed over.
 pub(super) fn skip_mark(end: &mut Endpoint, window: Window<'_>, line: usize) -> Option<Flow> {
     if end.traffic.lines_in > 0 || end.traffic.bytes_in > 0 {

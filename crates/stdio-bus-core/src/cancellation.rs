@@ -82,7 +82,7 @@ impl Requests {
         known.unwrap_or(if self.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
     }
 
-    /// Tells the answerer of a request that nobody waits for the answer any more, and gives it a moment: its slot is
+    /// Notifies the answerer of a request that nobody waits for the answer any more, and gives it a moment: its slot is
     /// freed then, since in MCP nothing is answered that was cancelled.
     pub(super) fn withdraw(&mut self, ctx: &mut Ctx, fleets: &Fleets, key: RequestKey, why: &str) {
         let Some(request) = self.get(key).filter(|request| request.cancelled().is_none()) else { return };
@@ -127,7 +127,7 @@ impl Requests {
         send_error(ctx, asker, &id, reason, text, Delivered::Yes);
     }
 
-    /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
+    /// Notifies workers that the answers to a client's requests are no longer wanted, if that is configured
     /// (`cancel_on_disconnect`; decision 11). In MCP 2026-07-28 a disconnect cancels the client's requests, and those of
     /// an ended session over HTTP have no other reader: there it needs no setting.
     pub(super) fn notify_workers(&mut self, ctx: &mut Ctx, sessions: &Sessions, fleets: &Fleets, key: ClientKey) {
@@ -186,7 +186,7 @@ impl Requests {
 }
 
 impl Sessions {
-    /// Tells the worker of a session to stop working in it, if that is configured.
+    /// Asks the worker of a session to stop working in it, if that is configured.
     pub(super) fn send_cancellation(&self, ctx: &mut Ctx, session: SessionKey) {
         let Some(session) = self.get(session) else { return };
         let worker = session.worker();

@@ -411,7 +411,7 @@ impl Bus {
         (client, self.effects())
     }
 
-    /// Reports that a client was rejected, and tells the client if it has a connection for that, which is then closed.
+    /// Reports that a client was rejected, and notifies the client if it has a connection for that, which is then closed.
     pub(crate) fn refuse_client(&mut self, client: Option<ClientKey>, source: Source, text: &str) {
         self.ctx.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
             format!("a client from {source} is rejected: {text}")
@@ -519,7 +519,8 @@ impl Bus {
         let pending = client.end().asked.len();
         self.ctx.report(Reason::TokenRemoved, Some(Peer::Client(key)), || {
             format!(
-                "a client with {pending} requests pending is closed: its token is in tokens_file no more, or for other pools"
+                "a client with {pending} requests pending is closed: its token is no longer in tokens_file, or is for \
+                 other pools now"
             )
         });
         self.close_orderly(key, Reason::TokenRemoved, "the token of this connection is no longer valid here");

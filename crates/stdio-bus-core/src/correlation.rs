@@ -227,7 +227,7 @@ impl Bus {
         self.ctx.timers.arm(Timer::Requests, self.requests.iter().map(|(_, request)| request.expires()).min());
     }
 
-    /// Tells the asker of a client's request that no answer will come, and reports the loss.
+    /// Notifies the asker of a client's request that no answer will come, and reports the loss.
     pub(super) fn fail_request(&mut self, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.requests.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };

@@ -181,8 +181,8 @@ impl Bus {
             let seconds = self.ctx.time.now().since(since).as_secs();
             self.end_client(client, Reason::SessionEvicted, || {
                 format!(
-                    "a session without a connection for {seconds} s gives up its worker, since all of the pool are in use \
-                     and another client needs one"
+                    "a session without a connection for {seconds} s gives up its worker, since all workers of the \
+                     pool are in use and another client needs one"
                 )
             });
         }

@@ -99,7 +99,7 @@ pub fn is_in_group(groups: &str, group: &str) -> bool {
 
 impl Origin {
     /// The source that its shares are counted by: the name of its token, or that which a proxy gives it in a header, or
-    /// else its place: a proxy that tells the name of a certificate tells its client's address as well.
+    /// else its place: a proxy that sends the name of a certificate sends its client's address as well.
     pub fn source(&self) -> Source {
         match (&self.names.token, &self.names.user) {
             (Some(name), _) => Source::Name(hash_of_name(name.as_bytes())),

@@ -59,7 +59,7 @@ impl Bus {
                      (\"ws\" in listeners[], admin.listen)"
                 ),
                 Some(wrong_protocol::TLS) => {
-                    format!("{what}: this listener takes none; connect without it, or by a proxy that takes it off")
+                    format!("{what}: this listener takes none; connect without it, or through a proxy that removes it")
                 }
                 Some(_) => format!("{what}: this listener takes a JSON-RPC message on each line, and nothing else"),
                 None if is_cut => format!("{what}; each message has to be one line"),
@@ -153,7 +153,7 @@ impl Bus {
         };
         for id in line.answered() {
             let Some(request) = self.requests.find(key.into(), &id) else { continue };
-            let text = "the answer stands in an array (a batch), which is passed over; a worker writes each message on a \
+            let text = "the answer is in an array (a batch), which is skipped; a worker writes each message on a \
                         line of its own";
             self.fail_answered(key, request, Reason::WorkerMalformed, text);
         }
@@ -341,7 +341,10 @@ fn untrusted_header(ctx: &Ctx, client: ClientKey, bytes: &[u8]) -> Option<String
     let place = client.origin.place;
     Some(match &ctx.settings.listeners[client.listener].entry.proxy {
         Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
-        None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
+        None => format!(
+            "it begins like a PROXY header, and listeners[].proxy.from of its listener does not contain \
+            {place}"
+        ),
     })
 }
 

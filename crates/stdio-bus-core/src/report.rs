@@ -22,7 +22,7 @@ pub enum Level {
 }
 
 /// Declares the reasons once: variant, name in logs and error data, level, JSON-RPC error code if it is answered with one
-/// of its own (decision 8), help text. The code stands behind `fails` if such an event mostly means that a request gets an
+/// of its own (decision 8), help text. The code is behind `fails` if such an event mostly means that a request gets an
 /// error instead of its answer, else behind `says`.
 ///
 /// MCP reserves -32020 to -32022; the bridge has -32018, -32023 and -32024.
@@ -96,7 +96,7 @@ reasons! {
     SessionLimit "session_limit" Warn fails -32012 "The session table is full.",
     PendingLimit "pending_limit" Warn fails -32013 "The table of pending requests is full.",
     SessionDenied "session_denied" Warn fails -32014 "A client named a session of another client.",
-    SessionLost "session_lost" Warn fails -32017 "A client named a session that went with its worker.",
+    SessionLost "session_lost" Warn fails -32017 "A client named a session that has ended with its worker.",
     InitializeLost "initialize_lost" Warn fails -32031 "The worker that a client had initialized has ended, and the initialize was too large to be kept for the next one.",
     InitializeRefused "initialize_refused" Warn "A worker has refused an initialize after that of another client: it takes one only.",
     SessionEvicted "session_evicted" Warn "The session table or a dedicated pool was full, and an unused session was closed: of the client with most, or the MCP session idle for longest.",
@@ -119,7 +119,8 @@ reasons! {
     LateAnswer "late_answer" Debug "A response came after its client had left or had got an error.",
     UnknownSession "unknown_session" Warn "A worker's message names a session that no client owns.",
     SessionReused "session_reused" Warn "A worker gave one sessionId to two clients; the first one keeps it.",
-    SessionDoubled "session_doubled" Warn "Two workers gave one client the same sessionId; messages that name it go to the older session.",
+    SessionDoubled "session_doubled" Warn "Two workers gave one client the same sessionId; messages that name it are \
+        sent to the older session.",
     Unroutable "unroutable" Warn "A worker's message does not name its receiver, and several clients may be meant.",
     ServerRequest "server_request" Warn says -32600 "A worker sent a request to a client of MCP 2026-07-28, which takes none; the worker got an error.",
     UnknownRequest "unknown_request" Debug says -32602 "A message is about a request that is not pending any more.",
@@ -141,7 +142,8 @@ reasons! {
     WorkerSilent "worker_silent" Warn "A worker has written nothing for 30 s although requests wait for it.",
     WorkerHangs "worker_hangs" Error "Three requests in a row to a worker timed out without any output, or two checks of its pool; it is restarted.",
     StartTimeout "start_timeout" Error says -32011 "A worker of a pool that starts on demand has said nothing for start_timeout_sec although it owes an answer; it is restarted.",
-    WorkerUnresponsive "worker_unresponsive" Warn "A worker has said nothing for worker_silent_sec although it owes answers; new clients go to others.",
+    WorkerUnresponsive "worker_unresponsive" Warn "A worker has said nothing for worker_silent_sec although it owes \
+        answers; new clients get others.",
     WorkerWell "worker_well" Info "A silent worker has written a line, or owes no answer any more.",
     WorkerReplaced "worker_replaced" Warn "A worker is replaced: by a reload, for its age, requests or memory, or by the operator.",
     PoolRolled "pool_rolled" Info "All outdated workers of a pool are replaced.",

@@ -159,8 +159,8 @@ impl Bus {
         self.ctx.report(Reason::Draining, None, || {
             let seconds = lame_duck.as_secs();
             format!(
-                "shutting down in {seconds} s (lame_duck_sec), or when the last client has left: {why}; until then clients \
-                 are taken"
+                "shutting down in {seconds} s (lame_duck_sec), or when the last client has left: {why}; until then \
+                 new clients are accepted"
             )
         });
         self.advance_shutdown();

@@ -1,4 +1,4 @@
-//! Open subscriptions (`subscriptions/listen` of MCP 2026-07-28). A server tells who listens only of what changes in its
+//! Open subscriptions (`subscriptions/listen` of MCP 2026-07-28). A server notifies those who listen only of what changes in its
 //! own process. So as long as a client listens, its other requests go to the process that it listens to: those of the same
 //! connection, and those of all connections with the same verified name.
 //!

@@ -39,7 +39,7 @@ pub struct Used {
     /// Bytes that were taken from it and sent to it: by its clients, or if it is a pool, by its workers.
     pub bytes: u64,
     /// How long workers had its requests, all together: three requests at once for a second are three seconds. It ends
-    /// when nobody waits for the answer any more. It stands still while the machine is suspended; but a pool's comes from its
+    /// when nobody waits for the answer any more. It does not advance while the machine is suspended; but a pool's comes from its
     /// counters, which count that time once a request has ended.
     pub worker_time: Duration,
 }

@@ -60,7 +60,7 @@ fn the_header_of_names_is_one_that_means_nothing_else_and_comes_from_proxies_tha
         (r#""ws":"a:1""#, r#"{"header":"X User","trusted_proxies":["10.0.0.1"]}"#, "must be the name of a header"),
         (r#""ws":"a:1""#, r#"{"header":"cookie","trusted_proxies":["10.0.0.1"]}"#, "cookie means something else"),
         (r#""ws":"a:1""#, r#"{"header":"X-User","trusted_proxies":[]}"#, "at least one network"),
-        (r#""tcp":"a:1""#, r#"{"header":"X-User","trusted_proxies":["10.0.0.1"]}"#, "is of a listener over HTTP"),
+        (r#""tcp":"a:1""#, r#"{"header":"X-User","trusted_proxies":["10.0.0.1"]}"#, "is for listeners over HTTP"),
     ] {
         let message = refused(&with(kind, identity));
         assert!(message.contains(why) && message.lines().count() == 1, "{message}");
@@ -295,8 +295,7 @@ fn a_pool_offered_to_mcp_clients_has_an_id_that_is_valid_in_a_url() {
         |id: &str, listener: &str| with_door(DEDICATED, DEDICATED, listener).replacen("\"a\"", &format!("{id:?}"), 1);
     for id in ["a b", "a/b", "a%62", "é", "a?b", "..", "."] {
         let message = refused(&with(id, r#""http":"a:1""#));
-        let begin =
-            format!("listeners[0].http: the pool {id:?} cannot be named in a URL as it stands (give it an id of");
+        let begin = format!("listeners[0].http: the pool {id:?} cannot be part of a URL (give it an id of");
         assert!(message.contains(&begin) && message.lines().count() == 1, "{message}");
         assert_eq!(good(&with(id, r#""http":"a:1","pool":"b""#)).pools[0].core.id, id, "it is not offered");
         assert_eq!(good(&with(id, r#""ws":"a:1""#)).pools[0].core.id, id);
@@ -321,22 +320,23 @@ fn settings_without_effect_are_refused() {
     for (members, why) in [
         (
             r#""tcp":"a:1","origins":[]"#,
-            "listeners[0].origins: is of a listener over HTTP (write \"ws\", \"http\" or \"acp\" instead",
+            "listeners[0].origins: is for listeners over HTTP (write \"ws\", \"http\" or \"acp\" instead",
         ),
         (
             r#""tcp":"a:1","ping_sec":1"#,
-            "listeners[0].ping_sec: is of a WebSocket listener (write \"ws\" or \"acp\" instead",
+            "listeners[0].ping_sec: is for WebSocket listeners (write \"ws\" or \"acp\" instead",
         ),
         (
             r#""http":"a:1","pool":"a","ping_sec":1"#,
-            "listeners[0].ping_sec: is of a WebSocket listener (write \"ws\" or \"acp\"",
+            "listeners[0].ping_sec: is for WebSocket listeners (write \"ws\" or \"acp\"",
         ),
         (
             r#""http":"a:1","idle_timeout_sec":1"#,
-            "listeners[0].idle_timeout_sec: is of clients that keep a connection; sessions of MCP over HTTP outlive theirs \
+            "listeners[0].idle_timeout_sec: is for clients that keep a connection; sessions of MCP over HTTP outlive \
+             theirs \
              (use limits.session_idle_sec",
         ),
-        (r#""http":"a:1","path":"mcp""#, "(write it as it stands in the URL, as in \"/mcp\")"),
+        (r#""http":"a:1","path":"mcp""#, "(write it as it is in the URL, as in \"/mcp\")"),
         (
             r#""http":"a:1","path":"/mcp/""#,
             "must not end with a slash, for one follows before the id of a pool: \"/mcp/\"",
@@ -461,8 +461,8 @@ fn each_kind_of_listener_has_its_own_access_settings() {
         (r#""unix":"b","owner":":no-one""#, "listeners[0].owner: there is no group \"no-one\" on this machine"),
         (r#""unix":"b","owner":"root:""#, "listeners[0].owner: must name an owner, not \"root:\" (write \"user\""),
         (r#""unix":"b","owner":"""#, "listeners[0].owner: must name an owner, not \"\""),
-        (r#""unix":"@b","owner":"root""#, "listeners[0].owner: is of a socket file; an abstract name has none"),
-        (r#""tcp":"a:1","owner":"root""#, "listeners[0].owner: is of the file of a Unix socket; a TCP port has none"),
+        (r#""unix":"@b","owner":"root""#, "listeners[0].owner: is for socket files; an abstract name has none"),
+        (r#""tcp":"a:1","owner":"root""#, "listeners[0].owner: is for the file of a Unix socket; a TCP port has none"),
     ];
     for (listener, expected) in cases {
         let message = refused(&with(listener));

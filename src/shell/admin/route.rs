@@ -242,7 +242,12 @@ fn pool_meant(view: &View<'_>, id: &str) -> Result<PoolId, Response> {
 fn restart_worker(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
     let (name, worker) = worker_meant(view, request)?;
     let at_once = is_set(request, "now")?;
-    let how = if at_once { "asked to stop" } else { "replaced: first another one runs, then it ends with its work" };
+    let how = if at_once {
+        "asked to stop"
+    } else {
+        "replaced: another one is started first, and then it ends once \
+        its work is done"
+    };
     if !at_once {
         is_served(view)?;
     }
@@ -285,7 +290,7 @@ fn take_out_worker(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result
     }
     let id = name.rsplit_once('/').map_or(name, |(id, _)| id);
     let done = format!(
-        "worker {name} is taken out: it ends with its work, and no other one takes its place until pool {id} is resumed \
+        "worker {name} is taken out: it ends once its work is done, and is not replaced until pool {id} is resumed \
          or restarted"
     );
     Ok((Act::Dispatch(Input::TakeOutWorker(worker)), done))
@@ -330,7 +335,7 @@ fn set_paused(view: &View<'_>, request: &AdminRequest, is_paused: bool) -> Resul
     let (input, done) = match meant {
         Meant::Pool(pool, id) if is_paused => (
             Input::PausePool(pool),
-            format!("pool {id} is paused: new requests wait until it is resumed, and pending ones go on"),
+            format!("pool {id} is paused: new requests wait until it is resumed, and pending ones continue"),
         ),
         Meant::Pool(pool, id) => (
             Input::ResumePool(pool),
@@ -338,8 +343,11 @@ fn set_paused(view: &View<'_>, request: &AdminRequest, is_paused: bool) -> Resul
         ),
         Meant::Listener(listener, name) => {
             let done = match is_paused {
-                true => format!("{name} is paused: it takes no new clients until it is resumed, and the others go on"),
-                false => format!("{name} takes new clients"),
+                true => format!(
+                    "{name} is paused: it accepts no new clients until it is resumed, and still serves \
+                    the others"
+                ),
+                false => format!("{name} accepts new clients"),
             };
             (Input::PauseListener { listener, is_paused }, done)
         }

@@ -42,7 +42,8 @@ const LIMITS: Limits = Limits {
 /// The refusal if its place is needed.
 const CROWDED: &str = "more connections wait than there is room for, and it is one of the source that has most of them";
 /// The refusal if its source has too many.
-const SHARE: &str = "with those that wait to be let in, its source has more connections than this listener takes from one \
+const SHARE: &str = "with those that are not admitted yet, its source has more connections than this listener accepts \
+    from one \
                      (listeners[].max_connections)";
 
 /// Handshakes, as a service of HTTP.
@@ -60,7 +61,7 @@ impl Service for Handshakes {
         if is_check { Ok(()) } else { shell.upgrade(now, slot, head, begun) }
     }
 
-    /// What is let in or refused has been by its head.
+    /// What is admitted or refused has been by its head.
     fn request<I: Io>(_shell: &mut Shell<I>, _now: Moment, _slot: usize) {}
 
     fn malformed(error: Error, _longest: usize) -> Fault {

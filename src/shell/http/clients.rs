@@ -74,7 +74,7 @@ impl<I: Io> Shell<I> {
         self.reactor.limit_handshakes(now, self.bus.view().free_slots());
         let members = &self.reactor.http.members;
         let added = client.filter(|client| members.get(*client).is_some_and(|member| !member.is_closing));
-        added.ok_or_else(|| Fault::busy("no client is taken now"))
+        added.ok_or_else(|| Fault::busy("no client is accepted now"))
     }
 
     /// All slots, or all of a listener, are taken: ends one of these clients for another one, if their shares permit it.

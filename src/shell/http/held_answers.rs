@@ -39,7 +39,7 @@ impl Blocks {
 
 /// See the module documentation.
 pub(super) struct HeldAnswer {
-    /// What stands before the rest, if its id was replaced.
+    /// What is before the rest, if its id was replaced.
     head: Box<[u8]>,
     id: Box<[u8]>,
     /// None once it was dropped.

@@ -44,7 +44,7 @@ pub(in crate::shell) trait Service {
 
     /// The request has not come in time.
     fn late<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize) {
-        shell.fail_http(now, slot, &Fault::new(Status::RequestTimeout, "the request took too long to come"));
+        shell.fail_http(now, slot, &Fault::new(Status::RequestTimeout, "the request took too long to arrive"));
     }
 
     /// The connection has ended or failed before a request was complete.

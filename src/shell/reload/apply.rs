@@ -56,12 +56,13 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn begin_reload(&mut self, is_dry_run: bool) -> Result<(), String> {
         if self.reloads.source.again.is_none() {
             return Err(
-                "there is no file that could be read again: restart the daemon with --config PATH, a file and no pipe"
+                "there is no file to read again: restart the daemon with --config PATH, and let PATH be a file, not a \
+                 pipe"
                     .to_owned(),
             );
         }
         if self.bus.view().stage() > Stage::Running {
-            return Err("the daemon shuts down, and reads no configuration any more".to_owned());
+            return Err("the daemon is shutting down, and no longer reads its configuration".to_owned());
         }
         if self.reloads.outcomes.last.is_under_way {
             return Err("another reload is under way".to_owned());

@@ -58,7 +58,7 @@ impl ClientEnv {
             None => None,
             Some(folder) => {
                 let owner = client.and_then(|client| client.owner.as_ref()).ok_or(
-                    "the workers here are for users by name, and nobody has said who you are, or not when this began: use a \
+                    "the workers here are for users by name, and your name was not known when this began: use a \
                      token, a certificate or the proxy, and begin anew",
                 )?;
                 let (kind, file) = env_file::place(Owner { vouches: owner.0, name: &owner.1 })?;

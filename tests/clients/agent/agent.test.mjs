@@ -49,7 +49,7 @@ test("text, counts, reasoning, tools and lengths arrive as ACP names them", () =
     assert.equal((await (await newSession()).prompt("forbidden")).stopReason, "refusal");
   }));
 
-test("the errors of the endpoint are told in words", () =>
+test("the errors of the endpoint are reported in words", () =>
   withAgent({ ...base, OPENAI_MAX_RETRIES: "1" }, async ({ newSession }) => {
     const url = `${mock.url}/v1/chat/completions`;
     const say = async (text) => (await (await newSession()).prompt(text)).text;

@@ -224,7 +224,7 @@ function checkOurselves() {
     const told = faults[0]?.why.join("\n");
     if (!told?.includes(why)) throw new Error(`this line is wrong, and was not found so: ${line}\n${told}`);
   }
-  console.log(`the check itself: ${right.length} right and ${wrong.length} wrong lines are told apart`);
+  console.log(`the check itself: ${right.length} right and ${wrong.length} wrong lines are distinguished`);
 }
 
 function main([directory, ...expected]) {

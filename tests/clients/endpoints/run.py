@@ -4,7 +4,7 @@ run.py llama [litellm]
 
 llama: llama.cpp's server. litellm: LiteLLM's proxy in front of it; LITELLM names its program. The same cases are tried
 with each, and what differs is in SERVERS. OPENAI_AGENT_BIN names the agent, LLAMA_PYTHON a Python that has llama.cpp.
-What each agent was told and wrote is left in OPENAI_AGENT_TRANSCRIPTS.
+What each agent received and wrote is left in OPENAI_AGENT_TRANSCRIPTS.
 """
 
 import contextlib

@@ -89,7 +89,7 @@ fn a_paused_pool_has_its_requests_wait_and_a_worker_that_is_taken_out_is_not_rep
     client.request(1, "who", json!({}));
     assert_eq!(
         said(&daemon, &["pause", "pool", "agents"]),
-        "pool agents is paused: new requests wait until it is resumed, and pending ones go on\n"
+        "pool agents is paused: new requests wait until it is resumed, and pending ones continue\n"
     );
     daemon.logs(&["an operator: pool agents is paused", "action=\"pause?pool=agents\""]);
     client.ask(2, "who", json!({}));

@@ -455,7 +455,7 @@ fn breaks(request: &Request) -> bool {
     }
 }
 
-/// Writes what it is told to; returns whether that is all.
+/// Writes what it is asked to; returns whether that is all.
 fn writes(request: &Request) -> bool {
     match request.method.as_str() {
         "write" => {

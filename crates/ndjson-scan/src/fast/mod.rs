@@ -15,7 +15,7 @@
 //!
 //! *Tokens.* A block of 64 bytes is searched for quotes, backslashes, operators and so on; each result is a word with a
 //! bit for each byte. One subtraction finds which quotes are escaped from runs of backslashes, and the parity of the
-//! quotes before a byte tells whether it is inside a string. Escapes, control bytes and UTF-8 are checked here, so
+//! quotes before a byte says whether it is inside a string. Escapes, control bytes and UTF-8 are checked here, so
 //! strings are finished; the rest is packed into an array of kinds and one of places. This covers a whole chunk of the
 //! window and knows nothing of lines.
 //!

@@ -165,7 +165,7 @@ fn a_slow_reader_gets_everything_in_fewer_pieces_and_costs_little_memory() {
     let mut still = 0;
     let mut before = ticks();
     let mut looked = Instant::now();
-    until("the agent stands still", || {
+    until("the agent does nothing", || {
         if looked.elapsed() >= Duration::from_millis(10) {
             looked = Instant::now();
             let now = ticks();

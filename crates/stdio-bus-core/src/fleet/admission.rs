@@ -333,7 +333,7 @@ pub(crate) fn may_ask(ctx: &Ctx, listener: ListenerId, origin: &Origin) -> Resul
         return Err(TurnedAway::NotAllowed(format!("{} is not in {key}", origin.place)));
     }
     if !ctx.settings.offers_any(listener, origin) {
-        return Err(TurnedAway::NotAllowed("this token is good for no pool of this listener".into()));
+        return Err(TurnedAway::NotAllowed("this token is not valid for any pool of this listener".into()));
     }
     Ok(())
 }

@@ -228,7 +228,7 @@ pub(super) fn tick_first_answer(ctx: &mut Ctx, key: WorkerKey) -> Option<Moment>
         ctx.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
             let text = format!(
                 "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \
-                 before; with more instances spares are warm"
+                 before; more instances would keep warm spares"
             );
             (None, text)
         });

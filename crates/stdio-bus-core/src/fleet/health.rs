@@ -242,7 +242,7 @@ fn report_silence(ctx: &mut Ctx, key: WorkerKey, silent: Option<Duration>) {
     match silent {
         Some(silent) => ctx.report(Reason::WorkerUnresponsive, Some(Peer::Worker(key)), || {
             format!(
-                "a worker has said nothing for {} s although it owes answers: new clients go to others; show workers and \
+                "a worker has said nothing for {} s although it owes answers: new clients get others; show workers and \
                  show pending say what it owes",
                 silent.as_secs()
             )

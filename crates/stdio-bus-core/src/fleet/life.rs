@@ -257,8 +257,7 @@ impl Bus {
         };
         let starts_until = match start_ends(&self.ctx, key) {
             Some(at) if at <= now => {
-                let text =
-                    "a worker that owes an answer, and has never said anything, has done so for start_timeout_sec";
+                let text = "a worker that owes an answer has written nothing for start_timeout_sec since its start";
                 self.stop_broken_worker(key, Reason::StartTimeout, text);
                 None
             }
@@ -302,7 +301,7 @@ impl Bus {
             WorkerState::Stopped => (
                 worker.end.gate.waits(),
                 Reason::WorkerHoldsPipe,
-                "a worker has exited, but another process keeps its stdout open; it is not read further",
+                "a worker has exited, but another process keeps its stdout open; the daemon no longer reads it",
             ),
             // It has closed its stdin and works on a request that it has read, for as long as that may take. If
             // something was not read, a request may be lost, and it is not known which.
@@ -433,7 +432,7 @@ pub(crate) fn stop_worker(ctx: &mut Ctx, key: WorkerKey) {
 /// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first
 /// answer. Some servers end at a request before `initialize`, by which a client finds out what they speak, and some
 /// of these say on stdout why they end: such a line is read while the process is still there, and ends it by itself,
-/// also if it was asked to stop before. The error of its request tells the client of the end.
+/// also if it was asked to stop before. The error of its request notifies the client of the end.
 fn gets_another_worker(ctx: &mut Ctx, owner: ClientKey, key: WorkerKey) -> bool {
     let has_failed = |Worker { process, answering, .. }: &Worker| {
         (process.has_exited() || process.is_malformed()) && !answering.has_answered()

@@ -192,7 +192,7 @@ impl Ctx {
     /// and would read two halves. One that is the end of the line with its newline stays. These pieces are replaced.
     fn forward_without_returns(&mut self, to: Peer, line: Parsed<'_>, edits: &mut Edits) {
         let mut text = edited(line, edits);
-        // None stands in a string, where it would be malformed.
+        // None is in a string, where it would be malformed.
         let last = text.len() - 2;
         blank_returns(&mut text[..last]);
         let bytes = text.len();

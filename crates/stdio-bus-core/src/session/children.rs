@@ -105,7 +105,7 @@ impl Sessions {
         let children: Vec<_> = own.iter().copied().filter(is_over).collect();
         let Some(oldest) = self.most_idle(&children) else { return };
         ctx.report(Reason::SessionEvicted, Some(owner.into()), || {
-            "the session table is full: of the children of this client's sessions the oldest is closed".into()
+            "the session table is full: the oldest child of this client's sessions is closed".into()
         });
         self.end(ctx, oldest);
     }

@@ -20,8 +20,8 @@ use crate::table::{Index, Table};
 /// Maximum number of names reserved after their owners have left; beyond it the oldest one is dropped.
 const MAX_HELD: usize = 4096;
 /// The error when there is no room for one more.
-pub(crate) const FULL: &str = "the session table is full: end sessions with session/close, or have those forgotten that \
-                               nobody uses (limits.session_idle_sec)";
+pub(crate) const FULL: &str = "the session table is full: end sessions with session/close, or let unused ones expire \
+    (limits.session_idle_sec)";
 /// Sessions are checked this many times before one of them is too old.
 const LOOKS: u32 = 8;
 /// A claim that is not used for this long expires.

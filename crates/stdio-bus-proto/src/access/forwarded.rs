@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The client of a request that a trusted proxy forwarded; none if it names no client. `is_trusted` tells trusted
+/// The client of a request that a trusted proxy forwarded; none if it names no client. `is_trusted` distinguishes trusted
 /// proxies.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The name of a client, and its groups, that a proxy in front tells in fields of each request, such as `X-Forwarded-User`:
+//! The name of a client, and its groups, that a proxy in front sends in fields of each request, such as `X-Forwarded-User`:
 //! who signs in, and how, is the proxy's affair. Anybody can write such a field, so it counts from the proxies alone that are believed,
 //! and is refused from all others: who sends it there takes it for valid.
 //!

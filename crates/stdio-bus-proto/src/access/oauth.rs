@@ -1,4 +1,4 @@
-//! What tells clients where to sign in: the metadata of a protected resource (RFC 9728), and the challenge of a 401 that
+//! What announces to clients where to sign in: the metadata of a protected resource (RFC 9728), and the challenge of a 401 that
 //! leads there. The daemon signs nobody in: a client continues from there to the authorization server, and its token is
 //! checked by the proxy.
 

@@ -1,4 +1,4 @@
-//! The decision: whether a request is let in by its host, its page, and its token or the name that its proxy gives it, and
+//! The decision: whether a request is admitted by its host, its page, and its token or the name that its proxy gives it, and
 //! whose client it is.
 
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ pub struct Policy {
     pub identity: Option<Identity>,
     /// The pools of its groups; none means that its clients need no group.
     pub groups: Option<Groups>,
-    /// Where clients sign in, as it tells them.
+    /// Where clients sign in, as it announces to them.
     pub oauth: Option<Arc<OAuth>>,
 }
 
@@ -73,8 +73,8 @@ impl Policy {
             _ if is_behind_proxy => {}
             Reach::ThisMachine if !caller.host.is_some_and(is_ours) => {
                 return Err(forbidden(
-                    "Host is no name of this machine, and only this machine reaches this listener; a proxy is to be \
-                     listed in trusted_proxies, and a name in hosts",
+                    "Host is not a name of this machine, and only this machine reaches this listener; list the proxy \
+                     in trusted_proxies, or the name in hosts",
                 ));
             }
             // Our own name is known.
@@ -160,7 +160,7 @@ impl Policy {
         Ok(bearer)
     }
 
-    /// The bearer of the token that a request shows, if tokens let clients in. Beside a name from a proxy a token that is
+    /// The bearer of the token that a request shows, if tokens admit clients. Beside a name from a proxy a token that is
     /// not known is the proxy's affair: many pass on the one by which their client has signed in.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ impl Policy {
         Refusal::new(Status::Unauthorized, why)
     }
 
-    /// What a client hears that looks for an authorization server here, or would register with it: people read it.
+    /// What a client is sent that looks for an authorization server here, or would register with it: people read it.
     pub fn where_to_sign_in(&self) -> String {
         match &self.oauth {
             Some(oauth) => format!("this is no authorization server: register and sign in at {}", oauth.server()),

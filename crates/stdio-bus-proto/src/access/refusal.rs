@@ -1,4 +1,4 @@
-//! Refusals: a request that is not let in, and the response, with one line of JSON that says why.
+//! Refusals: a request that is not admitted, and the response, with one line of JSON that says why.
 
 use std::borrow::Cow;
 

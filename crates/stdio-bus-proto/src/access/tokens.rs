@@ -36,7 +36,7 @@ pub struct Bearer {
 
 /// All tokens of a file by their digests, which alone are kept, so tokens cannot be shown.
 ///
-/// How long a lookup takes tells nothing about the tokens: where it looks, and whether a comparison of digests ends early,
+/// How long a lookup takes reveals nothing about the tokens: where it looks, and whether a comparison of digests ends early,
 /// depends on the digest of what was presented. Who does not know a token cannot choose text whose SHA-256 begins like that
 /// of a token, and what a digest begins with does not lead to its token. The map hashes digests with a key of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ pub(super) const MOST_FIELDS: usize = 100;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fields<'b> {
     list: Vec<httparse::Header<'b>>,
-    /// The [`mark`]s of all their names: most of the fields that are asked for are not there, and this tells so without a
+    /// The [`mark`]s of all their names: most of the fields that are asked for are not there, and this shows it without a
     /// walk.
     marks: u64,
 }

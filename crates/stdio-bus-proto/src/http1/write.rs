@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use super::status::Status;
 
-/// Tells a client that waits for it (`Expect: 100-continue`) to send its body.
+/// Asks a client that waits for it (`Expect: 100-continue`) to send its body.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Capacity that suffices for most heads of responses.

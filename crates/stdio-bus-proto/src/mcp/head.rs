@@ -22,7 +22,7 @@ pub const LAST_EVENT: &str = "Last-Event-ID";
 /// All of them. Each may occur once.
 pub const FIELDS: [&str; 5] = [SESSION, VERSION, METHOD, NAME, LAST_EVENT];
 
-/// What a client repeats of the body of a self-contained request, as it stands in the head.
+/// What a client repeats of the body of a self-contained request, as it is in the head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repeated {
     /// Its revision; none if that is no plain text.

@@ -39,7 +39,7 @@ pub enum Data {
 
 /// A long answer that was not copied.
 pub trait InPlace {
-    /// Its bytes: what stands before the rest if its id was replaced, and the rest.
+    /// Its bytes: what is before the rest if its id was replaced, and the rest.
     fn parts(&self) -> [&[u8]; 2];
     /// The id that it answers, verbatim, as the client wrote it.
     fn id(&self) -> &[u8];

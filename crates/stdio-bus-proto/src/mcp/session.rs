@@ -534,7 +534,7 @@ mod tests {
             assert!(session.resume(30, EventId { stream, place }).is_err(), "{stream}-{place} was not given out");
         }
         assert_eq!(session.resume(30, answer.id), Ok(Resumed::Nothing));
-        assert_eq!(session.untaken(true).count(), 0, "no answer stands on a stream that resumes none");
+        assert_eq!(session.untaken(true).count(), 0, "no answer is on a stream that resumes none");
     }
 
     #[test]

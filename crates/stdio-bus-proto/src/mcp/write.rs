@@ -58,7 +58,7 @@ pub struct Manner<'a> {
     pub is_head: bool,
     /// The origin of the browser page that may read it (CORS, fetch.spec.whatwg.org).
     pub page: Option<Rc<str>>,
-    /// What a client hears that has to show who it is (`WWW-Authenticate`); none if no page of a listener says where.
+    /// What a client is sent that has to show who it is (`WWW-Authenticate`); none if no page of a listener says where.
     pub challenge: Option<&'a str>,
 }
 

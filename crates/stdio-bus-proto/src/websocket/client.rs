@@ -23,10 +23,10 @@ impl<'a> UpgradeRequest<'a> {
     /// One of them is not allowed in a request.
     pub fn new(host: &'a str, target: &'a str, key: [u8; 16], token: Option<&'a str>) -> Result<Self, &'static str> {
         if !is_word(host) {
-            return Err("the host has characters that cannot stand in a URL");
+            return Err("the host has characters that a URL cannot have");
         }
         if !is_word(target) || !target.starts_with('/') || target.contains('#') {
-            return Err("the path has characters that cannot stand in a URL, or does not begin with a slash");
+            return Err("the path has characters that a URL cannot have, or does not begin with a slash");
         }
         if token.is_some_and(|token| !is_word(token)) {
             return Err("the token is empty, or has characters other than visible ASCII");

@@ -267,7 +267,7 @@ mod tests {
             let mut bytes = [&before, &payload[..]].concat();
             way(&mut bytes, from, to, Mask::new(key).0);
             let what = format!("way {number}, {length} bytes from {from} to {to}");
-            assert_eq!(bytes[..to], before[..to], "{what}: what stands before them");
+            assert_eq!(bytes[..to], before[..to], "{what}: what is before them");
             assert_eq!(bytes[to..][..length], expected::<TEXT>(&payload, key), "{what}");
         }
     }

@@ -152,8 +152,8 @@ fn remedy_of_dial(daemon: &Daemon, error: &io::Error) -> String {
             Daemon::Web(url) => {
                 let key = url.kind.key();
                 format!(
-                    "nothing listens there; start the daemon with such a listener (\"{key}\" in listeners[]), or what stands \
-                     before it, or correct the port"
+                    "nothing listens there; start the daemon with such a listener (\"{key}\" in listeners[]), or what \
+                        is in front of it, or correct the port"
                 )
             }
             Daemon::Lines(_) => format!(
@@ -328,7 +328,7 @@ impl Ending {
                 "it does not allow that, or no longer; the daemon's operator can say why"
             }
             _ if self.is_too_long() => {
-                "limits.max_input_buffer of the daemon, or a limit of what stands before it, is smaller than that line"
+                "limits.max_input_buffer of the daemon, or a limit of what is in front of it, is smaller than that line"
             }
             Self::Said { code: Some(close::TRY_AGAIN_LATER), .. } => "it has no room now; try again later",
             Self::Said { code: Some(close::INTERNAL_ERROR), .. } => {
@@ -341,7 +341,7 @@ impl Ending {
             Self::Uninitialized(_) => return format!("the daemon, or the agent behind it, says why; {again}"),
             Self::Refused(refused) => return remedy_of(&refused.0, daemon, refused.1),
             Self::SessionLost => {
-                "it was ended there, nobody used it for too long, or the daemon was started anew; start the client again, \
+                "it was ended there, was not used for too long, or the daemon was restarted; start the client again, \
                  which makes a new session"
             }
             Self::Closed | Self::Broken(_) => {

@@ -119,7 +119,8 @@ mod imp {
     fn tls_error(error: &Error) -> TlsError {
         let remedy = match error {
             Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-                "its certificate is of no authority that is believed here; name a private one with --ca-file FILE (PEM), or \
+                "its certificate was issued by no authority that is trusted here; name a private one with --ca-file \
+                 FILE (PEM), or \
                  a file with the certificate itself"
             }
             Error::InvalidCertificate(

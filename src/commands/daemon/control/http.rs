@@ -164,7 +164,7 @@ fn with_remedy(error: io::Error) -> io::Error {
             format!("{error}\nno daemon listens there; start it with this --admin ADDRESS, or correct the address")
         }
         PermissionDenied => {
-            format!("{error}\nadmin.mode lets in the daemon's user alone; run this as that user, or with sudo")
+            format!("{error}\nadmin.mode admits only the daemon's user; run this as that user, or with sudo")
         }
         WouldBlock | TimedOut => format!(
             "it has not answered for {} s, and may still do what was asked later\nsee whether it is stopped or busy: ps -C \

@@ -210,7 +210,7 @@ fn fate(name: &str) -> PathBuf {
 
 async fn is_cancelled(fate: &PathBuf) -> Result<(), Failed> {
     let said = || std::fs::read_to_string(fate).unwrap_or_default();
-    let verdict = until("the server is told of the cancel", || said() == "cancelled\n").await;
+    let verdict = until("the server is notified of the cancellation", || said() == "cancelled\n").await;
     let _ = std::fs::remove_file(fate);
     verdict
 }

@@ -39,7 +39,7 @@ impl KeptLine {
         }
         text.extend_from_slice(line.get(Span { start: from, end: line.span.end }));
         if line.has(Line::LONE_RETURN) {
-            // Some readers end a line there. None stands in a string, where it would be malformed.
+            // Some readers end a line there. None is in a string, where it would be malformed.
             blank_returns(&mut text);
         }
         text.push(b'\n');

@@ -133,8 +133,8 @@ pub(super) fn expect_modern(pools: &Pools, ctx: &Ctx, pool: PoolId) -> Result<()
     match pools.pool_era(ctx, pool) {
         _ if ctx.settings.pools[pool].personal => {
             let text = format!(
-                "each client of pool \"{id}\" has a worker of its own, and that needs a session, which {MODERN} has not; begin with \
-                 initialize"
+                "each client of pool \"{id}\" has a worker of its own, and that needs a session, which {MODERN} does \
+                    not have; begin with initialize"
             );
             Err(Refusal(Reason::EraUnsupported, text))
         }

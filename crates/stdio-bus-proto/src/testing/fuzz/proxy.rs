@@ -20,7 +20,7 @@ pub fn check(stream: &[u8], cut: Cut<'_>) {
     match &expected {
         HeaderReading::Header(header) => {
             assert!((1..=stream.len().min(LONGEST)).contains(&header.length), "{} bytes", header.length);
-            assert_eq!(read(&stream[..header.length]), expected, "without what stands behind it");
+            assert_eq!(read(&stream[..header.length]), expected, "without what is behind it");
             let names = [&header.names.common_name, &header.names.server_name, &header.names.unique_id];
             for name in names.into_iter().flatten() {
                 assert!(!name.is_empty() && !name.chars().any(char::is_control), "{name:?}");

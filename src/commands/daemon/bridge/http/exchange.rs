@@ -460,7 +460,7 @@ async fn listen(state: Rc<ClientState>) {
             Err(Trouble::Refused(refused)) if refused.status == 405 => return,
             Err(Trouble::Refused(refused)) if refused.status < 500 && refused.status != 429 => {
                 let why = Failure::Refused(refused);
-                return say(&format!("what the daemon says by itself does not come: {why}"));
+                return say(&format!("messages that the daemon sends by itself do not arrive: {why}"));
             }
             Err(_) => {}
         }

@@ -206,7 +206,7 @@ impl<I: Io> Shell<I> {
     pub(super) fn http_get(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
         let client = self.session_asked(slot)?;
         let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
-        let bad = || Fault::new(Status::BadRequest, "Last-Event-ID is none that was given out");
+        let bad = || Fault::new(Status::BadRequest, "Last-Event-ID is not one that this session has sent");
         // A client that has received no event may send an empty id.
         let last_event = asked.and_then(|asked| asked.last_event.as_deref()).filter(|text| !text.is_empty());
         let behind = last_event.map(|text| EventId::parse(text).ok_or_else(bad)).transpose()?;

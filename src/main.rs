@@ -13,7 +13,7 @@ use stdio_bus::commands::{self, Command, Options, Worker};
 use stdio_bus::config::LogFormat;
 use stdio_bus::error::{StartError, exit};
 use stdio_bus::reserve::Allocator;
-use stdio_bus::shell::reload::{Again, Source};
+use stdio_bus::shell::reload::{ReadConfig, Source};
 use stdio_bus::{activation, shell};
 
 /// Input from peers must never abort the daemon, however little memory is left.
@@ -70,7 +70,7 @@ fn run(mut options: Options) -> ExitCode {
         let config = options.configuration(&program, &inherited)?;
         format = Some(config.log.format);
         let can_be_read_again = options.config.can_be_read_again();
-        let again: Arc<Again> = Arc::new(move |inherited: &[Inherited]| {
+        let again: Arc<ReadConfig> = Arc::new(move |inherited: &[Inherited]| {
             options.config.look_again()?;
             options.configuration(&program, inherited)
         });

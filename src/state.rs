@@ -136,7 +136,7 @@ impl StoredSession {
 /// The user name that a session of ACP, or of lines, belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Bond {
+pub(crate) struct SessionUser {
     pub session: String,
     pub pool: String,
     pub user: SessionOwner,
@@ -147,7 +147,7 @@ pub(crate) struct Bond {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Record {
     McpSession(Arc<StoredSession>),
-    SessionName(Bond),
+    SessionName(SessionUser),
 }
 
 /// The first line.
@@ -389,13 +389,13 @@ mod tests {
             1 => SessionOwner::Token(format!("user {number}")),
             _ => SessionOwner::Certificate(format!("user {number}")),
         };
-        let bond = |number| Bond {
+        let session_user = |number| SessionUser {
             session: format!("s{number}"),
             pool: "agents".into(),
             user: SessionOwner::Token(format!("user {number}")),
         };
-        let bonds = (0..count).map(|number| Record::SessionName(bond(number)));
-        (0..count).map(|number| session(number, owner(number))).chain(bonds).collect()
+        let session_users = (0..count).map(|number| Record::SessionName(session_user(number)));
+        (0..count).map(|number| session(number, owner(number))).chain(session_users).collect()
     }
 
     #[test]
@@ -439,12 +439,12 @@ mod tests {
 
     #[test]
     fn a_file_is_no_larger_than_its_bound_and_what_is_last_is_left_out() {
-        let bond = |number: usize| Bond {
+        let session_user = |number: usize| SessionUser {
             session: "\u{1}".repeat(20_000),
             pool: "p".into(),
             user: SessionOwner::Token(number.to_string()),
         };
-        let records: Vec<Record> = (0..100).map(|number| Record::SessionName(bond(number))).collect();
+        let records: Vec<Record> = (0..100).map(|number| Record::SessionName(session_user(number))).collect();
         let (bytes, left) = encode("bus", &records);
         assert!(bytes.len() <= MOST_BYTES + 1000 && left > 0, "{} bytes, {left} left out", bytes.len());
         let loaded = decode("bus", &bytes).expect("it is its own");

@@ -16,7 +16,7 @@ use crate::access::{Groups, Identity, LONGEST_NAME, OAuth, Policy, Tokens, names
 use crate::address::Address;
 use crate::bus::networks::Network;
 use crate::bus::port::{EVERYBODY, PoolId};
-use crate::bus::settings::{Entry, MaxConnections, Proxies, Rules, Whom};
+use crate::bus::settings::{Entry, MaxConnections, Proxies, RuleScope, Rules};
 use crate::kinds::{self, KINDS, KindRow, listed, over_http};
 use crate::websocket::HEALTH;
 
@@ -121,7 +121,7 @@ fn entry<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen) -> E
 }
 
 fn is_by_group(rules: &Rules) -> bool {
-    matches!(&rules.whom, Whom::Group(group) if group != EVERYBODY)
+    matches!(&rules.whom, RuleScope::Group(group) if group != EVERYBODY)
 }
 
 /// What clients of a listener may not use, by their names and groups.
@@ -139,16 +139,16 @@ fn rules<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listener: &Object<'t>) ->
             let hint = "add tokens_file, identity or proxy; the group \"*\" is everybody".to_owned();
             reader.fail(&place, "is a name, and no client of this listener has one", Some(hint));
         }
-        all.extend(rule(reader, &node, Whom::Name(name)).map(|rules| (place, rules)));
+        all.extend(rule(reader, &node, RuleScope::Name(name)).map(|rules| (place, rules)));
     }
     for (group, place, node) in object.get("groups").and_then(|node| reader.by_name(node)).unwrap_or_default() {
         check_group(reader, &place, &group);
-        all.extend(rule(reader, &node, Whom::Group(group)).map(|rules| (place, rules)));
+        all.extend(rule(reader, &node, RuleScope::Group(group)).map(|rules| (place, rules)));
     }
     all
 }
 
-fn rule<'t>(reader: &mut Reader<'t>, node: &Node<'t>, whom: Whom) -> Option<Rules> {
+fn rule<'t>(reader: &mut Reader<'t>, node: &Node<'t>, whom: RuleScope) -> Option<Rules> {
     let object = reader.object(node, "listeners[].rules.groups.*")?;
     let (deny_methods, tools) = denied(reader, &object);
     Some(Rules { whom, deny_methods, tools })

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{COMMAND_LINE, Config, PoolConfig, reference};
 use crate::address::TILDE;
 use crate::bus::port::{EVERYBODY, is_in_group};
-use crate::bus::settings::{Assignment, Whom};
+use crate::bus::settings::{Assignment, RuleScope};
 
 /// Extensions of scripts that interpreters run.
 const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];
@@ -72,14 +72,14 @@ impl Config {
                 lists.any(|list| is_in_group(list, group))
             };
             warnings.extend(listener.rules.iter().filter_map(|rules| match &rules.whom {
-                Whom::Name(name) if !knows_names && tokens.bearers().all(|bearer| *bearer.name != **name) => {
+                RuleScope::Name(name) if !knows_names && tokens.bearers().all(|bearer| *bearer.name != **name) => {
                     Some(format!("listeners[{at}].rules.names: {name:?} has no token in tokens_file, so its rules hold for nobody"))
                 }
-                Whom::Group(group) if !knows_groups && group != EVERYBODY && !of_tokens(group) => Some(format!(
+                RuleScope::Group(group) if !knows_groups && group != EVERYBODY && !of_tokens(group) => Some(format!(
                     "listeners[{at}].rules.groups: no token in tokens_file is of the group {group:?} (groups={group}), so its \
                      rules hold for nobody"
                 )),
-                Whom::Name(_) | Whom::Group(_) => None,
+                RuleScope::Name(_) | RuleScope::Group(_) => None,
             }));
         }
         warnings

@@ -242,7 +242,7 @@ fn lock_directory(path: &Path, until: Instant) -> Option<OwnedFd> {
 pub(super) type OwnSocket = (Option<ListenerId>, OwnedFd);
 
 /// Opens the sockets of a start or a reload.
-pub(super) struct Opening<'a> {
+pub(super) struct SocketOpener<'a> {
     inherited: &'a [Inherited],
     used: Vec<bool>,
     /// How long to wait for other daemons that are starting.
@@ -275,7 +275,7 @@ impl Sharing {
     }
 }
 
-impl<'a> Opening<'a> {
+impl<'a> SocketOpener<'a> {
     /// `inherited` were passed to us; `leaving` are our TCP sockets that are closed once the new ones are open.
     pub(super) fn new(inherited: &'a [Inherited], leaving: Vec<OwnedFd>) -> Self {
         let others_until = Instant::now() + OTHER_STARTS;
@@ -369,7 +369,7 @@ impl<'a> Opening<'a> {
     }
 }
 
-impl Drop for Opening<'_> {
+impl Drop for SocketOpener<'_> {
     fn drop(&mut self) {
         self.may_be_shared(false);
     }

@@ -16,7 +16,7 @@ use tracing::span;
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::inherited;
-use super::log_line::{self, Entry, Look};
+use super::log_line::{self, Entry, LineFormat};
 use super::stderr::{LINES_PER_SEC, LogItem};
 use crate::bus::port::{Origin, Place, Reason};
 use crate::bus::report::{Report, WorkerName};
@@ -202,8 +202,8 @@ pub(super) fn requests_lost(requests: u64) {
 }
 
 /// The format of lines.
-pub(super) fn look() -> Look {
-    Look { json: JSON.load(Ordering::Relaxed), journal: JOURNAL.load(Ordering::Relaxed) }
+pub(super) fn look() -> LineFormat {
+    LineFormat { json: JSON.load(Ordering::Relaxed), journal: JOURNAL.load(Ordering::Relaxed) }
 }
 
 /// Whether stderr is systemd's journal: JOURNAL_STREAM identifies the file that it has given us (systemd.exec(5)). A

@@ -16,7 +16,7 @@ use crate::printable;
 
 /// The format of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct LineFormat {
     /// As a JSON object.
     pub json: bool,
     /// For the journal: each line begins with its priority (sd-daemon(3)), and text lines have no time, since the
@@ -24,7 +24,7 @@ pub(super) struct Look {
     pub journal: bool,
 }
 
-impl Look {
+impl LineFormat {
     /// The priority prefix of this level.
     pub(super) fn priority(self, level: Level) -> &'static str {
         match level {
@@ -41,7 +41,7 @@ impl Look {
 const USUAL: usize = 96;
 
 pub(super) struct Entry {
-    look: Look,
+    look: LineFormat,
     level: Level,
     message: String,
     /// The formatted fields.
@@ -50,7 +50,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// An empty entry.
-    pub(super) fn new(look: Look, level: Level) -> Self {
+    pub(super) fn new(look: LineFormat, level: Level) -> Self {
         Self { look, level, message: String::new(), fields: String::new() }
     }
 
@@ -175,29 +175,29 @@ impl Entry {
 }
 
 /// A line up to its fields.
-pub(super) fn begin(look: Look, level: Level, message: &str) -> String {
+pub(super) fn begin(look: LineFormat, level: Level, message: &str) -> String {
     let mut line = String::with_capacity(USUAL + message.len());
     begin_in(&mut line, look, level, message);
     line
 }
 
-fn begin_in(line: &mut String, look: Look, level: Level, message: &str) {
+fn begin_in(line: &mut String, look: LineFormat, level: Level, message: &str) {
     let (priority, name) = (look.priority(level), level.as_str());
     let time = if look.journal && !look.json { String::new() } else { calendar::to_the_millisecond(SystemTime::now()) };
     // Columns are as wide as the longest name.
     let blanks = &"      "[name.len().min(5)..];
     let parts = match look {
-        Look { json: true, .. } => {
+        LineFormat { json: true, .. } => {
             [priority, "{\"time\":\"", &time, "\",\"level\":\"", name, "\",\"message\":\"", message, "\""]
         }
-        Look { journal: true, .. } => [priority, name, blanks, message, "", "", "", ""],
+        LineFormat { journal: true, .. } => [priority, name, blanks, message, "", "", "", ""],
         _ => [&time, " ", name, blanks, message, "", "", ""],
     };
     parts.into_iter().for_each(|part| line.push_str(part));
 }
 
 /// The end of a line, after its fields.
-pub(super) fn end(look: Look) -> &'static str {
+pub(super) fn end(look: LineFormat) -> &'static str {
     if look.json { "}\n" } else { "\n" }
 }
 
@@ -234,7 +234,7 @@ impl Visit for Entry {
 /// A line that the named worker wrote to stderr, without its newline: `kept` is the beginning of `length` bytes. At
 /// most [`LONGEST_LINE`] bytes of it are shown.
 pub(super) fn of_worker(
-    look: Look,
+    look: LineFormat,
     level: Level,
     (pool, worker): (&str, WorkerName),
     kept: &[u8],
@@ -343,15 +343,15 @@ mod tests {
     use super::*;
     use crate::bus::index::PoolId;
 
-    const TEXT: Look = Look { json: false, journal: false };
-    const JSON: Look = Look { json: true, journal: false };
-    const JOURNAL: Look = Look { json: false, journal: true };
+    const TEXT: LineFormat = LineFormat { json: false, journal: false };
+    const JSON: LineFormat = LineFormat { json: true, journal: false };
+    const JOURNAL: LineFormat = LineFormat { json: false, journal: true };
 
     fn line(entry: &mut Entry) -> String {
         String::from_utf8(entry.line()).expect("text")
     }
 
-    fn logged(look: Look, kept: &[u8], length: usize) -> String {
+    fn logged(look: LineFormat, kept: &[u8], length: usize) -> String {
         let worker = WorkerName { pool: PoolId::at(0), place: 0, incarnation: 7 };
         String::from_utf8(of_worker(look, Level::INFO, ("claude", worker), kept, length)).expect("text")
     }
@@ -441,7 +441,7 @@ mod tests {
             assert_eq!(line(Entry::new(JOURNAL, level).message("x")), format!("{begin}\n"));
         }
         assert_eq!(logged(JOURNAL, b"x", 1), "<6>[claude/0] x\n");
-        let both = Look { json: true, ..JOURNAL };
+        let both = LineFormat { json: true, ..JOURNAL };
         assert!(line(Entry::new(both, Level::INFO).message("x")).starts_with("<6>{\"time\":"));
     }
 }

@@ -1,5 +1,5 @@
 //! What outlives the daemon, if its configuration says where (`state`): sessions of MCP, with what began them, and the user
-//! names of the core's sessions ([`View::bonds`]). The loop notes what changes; a thread writes it behind the loop, one
+//! names of the core's sessions ([`View::session_users`]). The loop notes what changes; a thread writes it behind the loop, one
 //! file at a time, and once more at the end (`crate::state` has the file).
 //!
 //! From the moment at which the daemon takes no more clients, sessions end with it, and stay in the file.
@@ -15,7 +15,7 @@ use crate::bus::View;
 use crate::bus::port::{Moment, Names};
 use crate::config::{Config, Listener, PoolConfig};
 use crate::error::StartError;
-use crate::state::{Bond, MOST_BYTES, Record, SessionDigest, SessionOwner, StateFile, StoredSession};
+use crate::state::{MOST_BYTES, Record, SessionDigest, SessionOwner, SessionUser, StateFile, StoredSession};
 
 /// The file is written so often at most, and less often by as much for each of so many records.
 const EVERY: Duration = Duration::from_secs(1);
@@ -75,11 +75,11 @@ pub(super) struct Persistence {
     /// The sum of their bytes in the file.
     bytes: usize,
     /// Owners of sessions in pools that the configuration does not have.
-    strangers: Vec<Bond>,
+    strangers: Vec<SessionUser>,
     /// Something has changed that was not written.
     has_changed: bool,
     /// The number of changes of user names that was written.
-    bonds: u64,
+    session_users: u64,
     /// It may be written from then on.
     next: Moment,
     /// So long sessions of an earlier daemon are waited for.
@@ -98,7 +98,7 @@ impl Persistence {
     ///
     /// # Errors
     /// It cannot be used.
-    pub(super) fn open(config: &Config, loop_handle: &LoopHandle) -> Result<(Self, Vec<Bond>), StartError> {
+    pub(super) fn open(config: &Config, loop_handle: &LoopHandle) -> Result<(Self, Vec<SessionUser>), StartError> {
         let Some(path) = &config.state else { return Ok((Self::default(), Vec::new())) };
         let failed = |source| StartError::State { path: path.clone(), source };
         let (state, loaded) = StateFile::open(path, &config.node).map_err(failed)?;
@@ -110,27 +110,27 @@ impl Persistence {
             );
         }
         let mut persistence = Self::default();
-        let mut bonds = Vec::new();
+        let mut session_users = Vec::new();
         for record in loaded.records {
             match record {
                 Record::McpSession(session) => persistence.wait_for(session),
-                Record::SessionName(bond) => bonds.push(bond),
+                Record::SessionName(session_user) => session_users.push(session_user),
             }
         }
         // The newest is first in the file, and last in the core.
-        bonds.reverse();
-        if !persistence.sessions.is_empty() || !bonds.is_empty() {
-            let (sessions, names) = (persistence.sessions.len(), bonds.len());
+        session_users.reverse();
+        if !persistence.sessions.is_empty() || !session_users.is_empty() {
+            let (sessions, names) = (persistence.sessions.len(), session_users.len());
             tracing::info!("state: {sessions} sessions of MCP wait for their clients, {names} sessions have owners");
         }
-        let is_there = |bond: &Bond| config.pools.iter().any(|pool| pool.core.id == bond.pool);
-        let (bonds, strangers) = bonds.into_iter().partition(is_there);
+        let is_there = |session_user: &SessionUser| config.pools.iter().any(|pool| pool.core.id == session_user.pool);
+        let (session_users, strangers) = session_users.into_iter().partition(is_there);
         let ((records, received), (results, last)) = (channel(), channel());
         let write = move |loop_handle: &LoopHandle| write(state, &received, loop_handle, &results);
         loop_handle.spawn("state", write).map_err(StartError::io("make a thread that writes the state"))?;
         (persistence.strangers, persistence.writer) = (strangers, Some(Writer { records, last, is_busy: false }));
         persistence.configure(config);
-        Ok((persistence, bonds))
+        Ok((persistence, session_users))
     }
 
     /// One in which these sessions wait, and that writes nothing.
@@ -338,9 +338,9 @@ impl Persistence {
             self.retain(|kept| !kept.waits || kept.has_come);
             self.until = Moment::NEVER;
         }
-        let bonds = view.bond_changes();
+        let session_users = view.session_user_changes();
         let writer = self.writer.as_ref().filter(|writer| !writer.is_busy)?;
-        if !self.has_changed && self.bonds == bonds {
+        if !self.has_changed && self.session_users == session_users {
             return None;
         }
         if now < self.next {
@@ -350,7 +350,7 @@ impl Persistence {
         let part = u32::try_from(records.len()).unwrap_or(u32::MAX) / RECORDS;
         // It ends only after this sender.
         let _ = writer.records.send(records);
-        (self.has_changed, self.bonds, self.next) = (false, bonds, now.after(EVERY * (part + 1)));
+        (self.has_changed, self.session_users, self.next) = (false, session_users, now.after(EVERY * (part + 1)));
         self.writer.iter_mut().for_each(|writer| writer.is_busy = true);
         None
     }
@@ -379,14 +379,14 @@ impl Persistence {
     /// All that outlives the daemon: sessions, and owners, the newest first.
     fn records(&self, view: View<'_>, config: &Config) -> Vec<Record> {
         let sessions = self.sessions.values().map(|kept| Record::McpSession(Arc::clone(&kept.session)));
-        let bonds = view.bonds().filter_map(|(pool, session, user)| {
+        let session_users = view.session_users().filter_map(|(pool, session, user)| {
             let session = str::from_utf8(session).ok()?.to_owned();
             let pool = config.pools.get(pool.index()).filter(|pool| !pool.core.is_gone)?.core.id.clone();
-            Some(Bond { session, pool, user: user.into() })
+            Some(SessionUser { session, pool, user: user.into() })
         });
-        let mut bonds: Vec<Bond> = self.strangers.iter().cloned().chain(bonds).collect();
-        bonds.reverse();
-        sessions.chain(bonds.into_iter().map(Record::SessionName)).collect()
+        let mut session_users: Vec<SessionUser> = self.strangers.iter().cloned().chain(session_users).collect();
+        session_users.reverse();
+        sessions.chain(session_users.into_iter().map(Record::SessionName)).collect()
     }
 
     /// Takes how a write has ended: how many records found no room.

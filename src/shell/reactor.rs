@@ -21,7 +21,7 @@ use super::timers::Timers;
 use super::workers::client_env::{ClientEnv, EnvSource};
 use super::workers::memory_usage::Question;
 use super::workers::processes::Processes;
-use super::workers::spawn::NotStarted;
+use super::workers::spawn::SpawnError;
 use crate::bus::port::{Input, Moment, PoolId, WorkerKey};
 use crate::config::{Config, PoolConfig};
 use crate::io::Io;
@@ -100,7 +100,7 @@ impl Workers {
         pool: PoolId,
         generation: u32,
         client: Option<&EnvSource>,
-    ) -> Result<(), NotStarted> {
+    ) -> Result<(), SpawnError> {
         let is_meant =
             |former: &&(usize, PoolConfig)| former.0 == pool.index() && former.1.core.generation == generation;
         let newest = &self.pools[pool.index()];
@@ -109,7 +109,7 @@ impl Workers {
         let former = former.filter(|(_, pool)| pool.env_from == newest.env_from);
         let pool = former.map_or(newest, |(_, pool)| pool);
         let own = pool.env_from.as_ref().map(|from| ClientEnv::of(from, client)).transpose();
-        let own = own.map_err(NotStarted::of_client)?;
+        let own = own.map_err(SpawnError::of_client)?;
         Ok(self.processes.begin(worker, pool, own, &self.descriptors)?)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::log::{self, LineSource};
-use super::log_line::{self, Entry, Look};
+use super::log_line::{self, Entry, LineFormat};
 use crate::bus::Bus;
 use crate::bus::port::Moment;
 use crate::bus::request_log::EndedRequest;
@@ -21,10 +21,10 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct RequestLines {
     /// Clients by the index of their key: number, format, and formatted identity fields.
-    clients: Vec<(u32, Look, String)>,
+    clients: Vec<(u32, LineFormat, String)>,
     line: String,
     /// The beginning of all lines with this format and time.
-    begin: (Moment, Look, String),
+    begin: (Moment, LineFormat, String),
     /// Requests without a line that have to be reported.
     pub lost: u64,
     reported_at: Moment,
@@ -55,7 +55,7 @@ impl RequestLines {
     }
 
     /// Prepares the beginning of lines, and returns the format.
-    fn begin(&mut self, now: Moment) -> Look {
+    fn begin(&mut self, now: Moment) -> LineFormat {
         let (made, of, begin) = &self.begin;
         let look = log::look();
         if begin.is_empty() || *of != look || now.since(*made) >= MILLISECOND {
@@ -64,7 +64,7 @@ impl RequestLines {
         look
     }
 
-    fn write_one(&mut self, look: Look, ended: &EndedRequest, pools: &[PoolConfig]) {
+    fn write_one(&mut self, look: LineFormat, ended: &EndedRequest, pools: &[PoolConfig]) {
         self.know(look, ended);
         let mut line = std::mem::take(&mut self.line);
         line.clear();
@@ -102,7 +102,7 @@ impl RequestLines {
     }
 
     /// Prepares the fields of the request's client.
-    fn know(&mut self, look: Look, ended: &EndedRequest) {
+    fn know(&mut self, look: LineFormat, ended: &EndedRequest) {
         if self.clients.len() <= ended.slot {
             self.clients.resize_with(ended.slot + 1, Default::default);
         }

@@ -21,14 +21,14 @@ use crate::io::{Io, Submission};
 pub(super) struct Signals {
     /// A byte for each SIGCHLD, each started worker and other message of a thread, or fewer when it is full: then there is
     /// something to check anyway.
-    pub children: Bell,
+    pub children: SignalPipe,
     /// Messages of threads, and the handle by which they send them.
     pub messages: Receiver<LoopMessage>,
     pub loop_handle: LoopHandle,
     /// A byte for each SIGTERM and SIGINT.
-    pub stop: Bell,
+    pub stop: SignalPipe,
     /// A byte for each SIGHUP, unless that was ignored at start.
-    pub hangup: Option<Bell>,
+    pub hangup: Option<SignalPipe>,
     /// SIGUSR1 was received: the log's file is to be opened again. `children` becomes readable.
     pub reopen: Arc<AtomicBool>,
     /// There is a controlling terminal, whose hang-up also sends SIGHUP.
@@ -47,13 +47,13 @@ fn has_terminal() -> bool {
 }
 
 /// A pipe that becomes readable on an event; the contents of its bytes do not matter.
-pub(super) struct Bell {
+pub(super) struct SignalPipe {
     pub pipe: OwnedFd,
     /// The buffer for its bytes, which lives until the process ends.
     bytes: &'static mut [u8; 64],
 }
 
-impl Bell {
+impl SignalPipe {
     pub(super) fn new(pipe: OwnedFd) -> Self {
         Self { pipe, bytes: Box::leak(Box::new([0; 64])) }
     }
@@ -113,9 +113,9 @@ pub(super) fn install() -> io::Result<Signals> {
     if !hangup_ignored {
         let (reader, writer) = UnixStream::pair()?;
         pipe::register(SIGHUP, writer)?;
-        hangup = Some(Bell::new(reader.into()));
+        hangup = Some(SignalPipe::new(reader.into()));
     }
-    let [children, stop] = [children, stop].map(|pipe| Bell::new(pipe.into()));
+    let [children, stop] = [children, stop].map(|pipe| SignalPipe::new(pipe.into()));
     Ok(Signals { children, messages, loop_handle, stop, hangup, reopen, has_terminal: has_terminal() })
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::admin::Admin;
 use super::descriptors::{self, Allowance, Need};
 use super::inherited::may_block;
-use super::listen::{MIGRATES, Opening, sharing_warning};
+use super::listen::{MIGRATES, SocketOpener, sharing_warning};
 use super::listeners::Acceptor;
 use super::notify::Notify;
 use super::persistence::Persistence;
@@ -72,7 +72,7 @@ pub(super) fn start<I: Io>(
     }
     reserve::keep();
     // Before anybody connects: with a folder that another daemon has, this one ends.
-    let (persistence, bonds) = Persistence::open(&config, &context.signals.loop_handle)?;
+    let (persistence, session_users) = Persistence::open(&config, &context.signals.loop_handle)?;
     let acceptors = open_acceptors(&config, &source.inherited)?;
     let admin = Admin::new(&config, &acceptors);
     say_how_it_is(&config, &context, io.describe(), io.name());
@@ -82,10 +82,10 @@ pub(super) fn start<I: Io>(
     let mut shell = Shell::new(reloads, io, reaper, signals, descriptors, acceptors, admin);
     shell.reactor.persistence = persistence;
     shell.reactor.persistence.wait_until(shell.reactor.clock.now().after(shell.reactor.http.session_idle()));
-    for bond in bonds {
-        let pool = shell.reloads.running.pools.iter().position(|pool| pool.core.id == bond.pool);
-        if let (Some(pool), Some(user)) = (pool, bond.user.verified()) {
-            shell.bus.bind(PoolId::at(pool), bond.session.as_bytes(), user);
+    for session_user in session_users {
+        let pool = shell.reloads.running.pools.iter().position(|pool| pool.core.id == session_user.pool);
+        if let (Some(pool), Some(user)) = (pool, session_user.user.verified()) {
+            shell.bus.bind(PoolId::at(pool), session_user.session.as_bytes(), user);
         }
     }
     let Reloads { token_files, running, .. } = &mut shell.reloads;
@@ -97,7 +97,7 @@ pub(super) fn start<I: Io>(
 
 /// Opens the sockets for clients, and after them those for operators.
 fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Acceptor>, StartError> {
-    let mut opening = Opening::new(inherited, Vec::new());
+    let mut opening = SocketOpener::new(inherited, Vec::new());
     let opened = opening.open_all(config, (0..config.listeners.len()).map(ListenerId::at), true)?;
     if let Some(Inherited { number, address, .. }) = opening.unused() {
         // Its clients would wait for ever.

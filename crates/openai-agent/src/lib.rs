@@ -85,7 +85,9 @@ pub fn environment() -> String {
     for (name, default, help) in variables() {
         text.push_str(&format!("  {name}\n      {help} [{default}]\n"));
     }
-    text.push_str("\nExit codes: 0 success, 1 failure, 2 wrong usage, 78 wrong configuration. The log is written to stderr.");
+    text.push_str(
+        "\nExit codes: 0 success, 1 failure, 2 wrong usage, 78 wrong configuration. The log is written to stderr.",
+    );
     text
 }
 

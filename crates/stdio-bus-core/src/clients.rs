@@ -25,7 +25,7 @@ use super::timers::Timer;
 use super::worker::Worker;
 use crate::eviction::idle_deadline;
 use crate::fleet::admission::{is_allowed, no_room};
-use crate::fleet::balancer::Denies;
+use crate::fleet::balancer::DeniedTo;
 use crate::fleet::life::stop_worker;
 use crate::fleet::reload::release_gone_pools;
 use crate::fleet::rollout::notice_end_of_work;
@@ -364,7 +364,7 @@ impl Bus {
     /// The next lines of a client are from somebody in these groups: over HTTP each request says it anew. To be called
     /// before [`Bus::receive`].
     pub fn note_groups(&mut self, client: ClientKey, groups: Option<&Arc<str>>) {
-        if self.fleets.balancer().denies() != Denies::Nothing {
+        if self.fleets.balancer().denies() != DeniedTo::Nothing {
             self.ctx.note_groups(client, groups);
         }
     }

@@ -18,7 +18,7 @@ use crate::origin::EVERYBODY;
 use crate::peer::ClientKey;
 use crate::peers::Clients;
 use crate::report::Reason;
-use crate::settings::{Rules, Settings, ToolRule, ToolRules, Whom};
+use crate::settings::{RuleScope, Rules, Settings, ToolRule, ToolRules};
 
 /// The rule by which a call is denied that can be read in two ways. It is no pattern: these have a `*` at their end alone.
 const AMBIGUOUS: &str = "*ambiguous";
@@ -59,7 +59,7 @@ impl Denials {
 #[derive(Clone, Copy)]
 struct Applied<'a> {
     /// The clients that they are for; none if they are those of a pool, for all that use it.
-    whom: Option<&'a Whom>,
+    whom: Option<&'a RuleScope>,
     deny_methods: &'a [String],
     tools: &'a ToolRules,
 }
@@ -70,15 +70,17 @@ impl Applied<'_> {
         !self.deny_methods.is_empty() || self.tools.are_set()
     }
 
-    /// Whom something is kept from, and by which key of the configuration.
+    /// RuleScope something is kept from, and by which key of the configuration.
     fn keeps_from(&self, key: &str) -> String {
         match self.whom {
             None => format!("is not for clients of this pool (pools[].{key})"),
-            Some(Whom::Name(_)) => format!("is not for you ({key} of your name, listeners[].rules.names)"),
-            Some(Whom::Group(group)) if group == EVERYBODY => {
+            Some(RuleScope::Name(_)) => format!("is not for you ({key} of your name, listeners[].rules.names)"),
+            Some(RuleScope::Group(group)) if group == EVERYBODY => {
                 format!("is not for clients of this listener ({key} of \"*\", listeners[].rules.groups)")
             }
-            Some(Whom::Group(group)) => format!("is not for the group {group:?} ({key}, listeners[].rules.groups)"),
+            Some(RuleScope::Group(group)) => {
+                format!("is not for the group {group:?} ({key}, listeners[].rules.groups)")
+            }
         }
     }
 

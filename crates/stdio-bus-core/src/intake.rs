@@ -25,7 +25,7 @@ use super::timers::{Timer, Timers};
 use super::worker::Worker;
 use super::{Bus, pool_stats};
 use crate::ctx::Ctx;
-use crate::fleet::balancer::{Denies, Groups};
+use crate::fleet::balancer::{DeniedTo, Groups};
 use crate::flow::waste::MANY;
 use crate::peers::{Client, Clients, Endpoint, Phase, Workers};
 use crate::requests::{Flags, FoundRequest, IndexSlot, NewRequest, Requests};
@@ -221,8 +221,8 @@ impl Bus {
             return Received { consumed: bytes, next: Next::Wait };
         };
         // It does not look at methods.
-        let takes_fast_path =
-            may_take_fast_path && (denies == Denies::Nothing || denies == Denies::Some && client.rules().is_empty());
+        let takes_fast_path = may_take_fast_path
+            && (denies == DeniedTo::Nothing || denies == DeniedTo::Some && client.rules().is_empty());
         if client.phase() != Phase::Open {
             return self.refuse_lines(key, window);
         }
@@ -507,7 +507,7 @@ impl FastPath<'_> {
         }
         let worker = workers.get_mut(session.worker())?;
         let gives_out_names = || self.sessions.issues_names(worker);
-        let is_open = session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names);
+        let is_open = session.is_open_at_once(!self.sessions.session_users().is_empty(), gives_out_names);
         is_open.then_some((session.worker(), worker, Some(session_key), false))
     }
 

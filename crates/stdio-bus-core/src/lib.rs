@@ -381,9 +381,9 @@ impl Bus {
     }
 
     /// Binds a session of a pool to the user name that it was created or loaded under in an earlier process, as
-    /// [`View::bonds`](view::View::bonds) said.
+    /// [`View::session_users`](view::View::session_users) said.
     pub fn bind(&mut self, pool: index::PoolId, session: &[u8], user: port::Owner<'_>) {
-        self.sessions.bonds_mut().bind(pool, session, user);
+        self.sessions.session_users_mut().bind(pool, session, user);
     }
 
     /// Starts or stops keeping a record of each request.

@@ -31,7 +31,7 @@ pub enum Input {
         /// Why, for people. Where it is for want of what its client has to bring, that client gets the reason, too.
         why: String,
         /// What is at fault.
-        fault: Unstarted,
+        fault: SpawnFailure,
     },
     /// A worker's process was reaped (spec 7.1.1).
     Exited {
@@ -171,7 +171,7 @@ pub enum Input {
 
 /// What is at fault if a worker could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unstarted {
+pub enum SpawnFailure {
     /// The command, as far as is known.
     Command,
     /// The machine: descriptors, processes or memory were short (EMFILE, ENFILE, EAGAIN, ENOMEM).

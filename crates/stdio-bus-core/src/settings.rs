@@ -353,7 +353,7 @@ pub struct Listener {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// The clients.
-    pub whom: Whom,
+    pub whom: RuleScope,
     /// Methods that they may not use, decoded.
     pub deny_methods: Vec<String>,
     /// Tools of MCP that they may call.
@@ -362,7 +362,7 @@ pub struct Rules {
 
 /// Clients that rules are for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum RuleScope {
     /// Those with this verified name, whoever vouches for it and whatever other name they have: a rule takes away only.
     Name(String),
     /// Those in this group; [`EVERYBODY`](super::origin::EVERYBODY) is all of the listener.
@@ -381,8 +381,8 @@ impl Listener {
     pub(crate) fn rules_for(&self, names: &Names, groups: &str) -> Vec<usize> {
         let verified = [names.token.as_deref(), names.common_name.as_deref(), names.user.as_deref()];
         let are_for = |(_, rules): &(usize, &Rules)| match &rules.whom {
-            Whom::Name(name) => verified.contains(&Some(name)),
-            Whom::Group(group) => is_in_group(groups, group),
+            RuleScope::Name(name) => verified.contains(&Some(name)),
+            RuleScope::Group(group) => is_in_group(groups, group),
         };
         let deny = |(_, rules): &(usize, &Rules)| rules.deny_anything();
         self.rules.iter().enumerate().filter(deny).filter(are_for).map(|(at, _)| at).collect()

@@ -1,7 +1,7 @@
 //! What the shell, a simulator or a monitor may read of the bus at any time: it changes nothing.
 
 use crate::Bus;
-use crate::fleet::admission::{TurnedAway, may_ask};
+use crate::fleet::admission::{Rejection, may_ask};
 use crate::index::{ListenerId, PoolId};
 use crate::origin::{Origin, Owner};
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
@@ -86,7 +86,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// Why not.
-    pub fn may_ask(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Result<(), TurnedAway> {
+    pub fn may_ask(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Result<(), Rejection> {
         may_ask(&self.bus.ctx, listener.into(), origin)
     }
 
@@ -112,13 +112,13 @@ impl<'a> View<'a> {
 
     /// The user names that sessions are bound to, those bound first in front: the pool, the session, and its user name.
     /// [`Bus::bind`] gives them back to the core of a later process.
-    pub fn bonds(&self) -> impl Iterator<Item = (PoolId, &'a [u8], Owner<'a>)> + use<'a> {
-        self.bus.sessions.bonds().iter()
+    pub fn session_users(&self) -> impl Iterator<Item = (PoolId, &'a [u8], Owner<'a>)> + use<'a> {
+        self.bus.sessions.session_users().iter()
     }
 
-    /// How often [`bonds`](Self::bonds) have changed.
-    pub fn bond_changes(&self) -> u64 {
-        self.bus.sessions.bonds().changes()
+    /// How often [`session_users`](Self::session_users) have changed.
+    pub fn session_user_changes(&self) -> u64 {
+        self.bus.sessions.session_users().changes()
     }
 
     /// The client that a worker of a dedicated pool belongs to.

@@ -4,7 +4,7 @@ use super::*;
 use crate::access::{Groups, Identity, Tokens};
 use crate::address::Address;
 use crate::bus::port::PoolId;
-use crate::bus::settings::{Rules, ToolRules, Whom};
+use crate::bus::settings::{RuleScope, Rules, ToolRules};
 
 #[test]
 fn a_websocket_listener_has_its_terms() {
@@ -107,12 +107,12 @@ fn rules_are_for_names_and_groups_that_clients_of_the_listener_can_have() {
         good(&with(&format!(r#""tcp":"a:1","proxy":{{"from":["10.0.0.1"]}},{rules}"#))).settings().listeners.remove(0);
     let owned = |text: &str| vec![text.to_owned()];
     let alice = Rules {
-        whom: Whom::Name("al ice".into()),
+        whom: RuleScope::Name("al ice".into()),
         deny_methods: owned("m"),
         tools: ToolRules { allow: None, deny: owned("a*") },
     };
     let tools = ToolRules { allow: Some(Vec::new()), deny: Vec::new() };
-    assert_eq!(read.rules, [alice, Rules { whom: Whom::Group("*".into()), deny_methods: Vec::new(), tools }]);
+    assert_eq!(read.rules, [alice, Rules { whom: RuleScope::Group("*".into()), deny_methods: Vec::new(), tools }]);
     const HEADER: &str = r#""ws":"a:1","trusted_proxies":["10.0.0.1"],"identity":{"header":"X-User"}"#;
     for (listener, why) in [
         (

@@ -53,11 +53,15 @@ pub(super) fn may_ask(origin: Origin, request: &AdminRequest) -> Result<(), Resp
     Ok(())
 }
 
-/// Permission to act. Only [`may_act`] creates it, and every action requires it.
-pub(super) struct MayAct(());
+/// Permission to act. Only [`permit_action`] creates it, and every action requires it.
+pub(super) struct ActionPermit(());
 
 /// Permission for a request to act, or the refusal.
-pub(super) fn may_act(origin: Origin, request: &AdminRequest, token: Option<&Secret>) -> Result<MayAct, Response> {
+pub(super) fn permit_action(
+    origin: Origin,
+    request: &AdminRequest,
+    token: Option<&Secret>,
+) -> Result<ActionPermit, Response> {
     if let Some(page) = &request.origin {
         let host = page.split_once("://").map(|(_, host)| host);
         // Its own name leads it through a tunnel to the socket, too, once it has pointed it at this machine.
@@ -70,8 +74,8 @@ pub(super) fn may_act(origin: Origin, request: &AdminRequest, token: Option<&Sec
         return Err(Response::text(Status::Forbidden, "a page of another site may not act here"));
     }
     match (origin, token, &request.bearer) {
-        (Origin::Trusted, ..) => Ok(MayAct(())),
-        (_, Some(token), Some(bearer)) if token.is(bearer) => Ok(MayAct(())),
+        (Origin::Trusted, ..) => Ok(ActionPermit(())),
+        (_, Some(token), Some(bearer)) if token.is(bearer) => Ok(ActionPermit(())),
         (_, None, _) => {
             Err(Response::text(Status::Forbidden, "an action needs a Unix socket with a path, or admin.token_file"))
         }
@@ -113,7 +117,8 @@ mod tests {
     #[test]
     fn an_action_needs_a_unix_socket_or_the_token() {
         let token = Secret::new(b" 0123456789abcdef\n").expect("it is long enough");
-        let act = |origin, token, fields: &str| code(may_act(origin, &request(&format!("Host: h{fields}")), token));
+        let act =
+            |origin, token, fields: &str| code(permit_action(origin, &request(&format!("Host: h{fields}")), token));
         assert_eq!(act(Origin::Trusted, None, ""), 200);
         for origin in [Origin::AnyUser, Origin::Network, Origin::Loopback] {
             assert_eq!(act(origin, None, "\r\nAuthorization: Bearer 0123456789abcdef"), 403);
@@ -130,7 +135,7 @@ mod tests {
         let token = Secret::new(b"0123456789abcdef").expect("it is long enough");
         let act = |fields: &str| {
             let fields = format!("Host: h:1\r\nAuthorization: Bearer 0123456789abcdef{fields}");
-            code(may_act(Origin::Network, &request(&fields), Some(&token)))
+            code(permit_action(Origin::Network, &request(&fields), Some(&token)))
         };
         assert_eq!((act("\r\nOrigin: http://h:1"), act("\r\nSec-Fetch-Site: same-origin")), (200, 200));
         assert_eq!((act("\r\nOrigin: http://h:2"), act("\r\nOrigin: null")), (403, 403));
@@ -141,7 +146,7 @@ mod tests {
     fn a_page_whose_name_leads_to_a_tunnel_may_not_act_on_a_unix_socket() {
         let act = |host: &str, origin| {
             let fields = format!("Host: {host}\r\nOrigin: http://{host}");
-            code(may_act(origin, &request(&fields), None))
+            code(permit_action(origin, &request(&fields), None))
         };
         for ours in ["localhost:9001", "127.0.0.1:9001", "[::1]:9001"] {
             assert_eq!(act(ours, Origin::Trusted), 200, "{ours}");

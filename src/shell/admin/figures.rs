@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::samples::{Gathered, STATES, Samples};
+use super::samples::{STATES, Samples, Totals};
 use super::view::View;
 use crate::bus::overview::{FillLevel, Levels, PoolRow};
 use crate::bus::pool_stats::{ENDS, Outcome};
@@ -15,7 +15,7 @@ use Write::{Many, One};
 
 /// What a figure has samples for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum MetricScope {
     /// The daemon.
     All,
     /// Each pool.
@@ -29,7 +29,7 @@ pub(super) struct Figure {
     pub name: &'static str,
     pub kind: &'static str,
     pub help: &'static str,
-    pub over: Over,
+    pub over: MetricScope,
     /// The name in JSON, if it is there: a member, possibly nested.
     pub member: Option<&'static str>,
     pub write: Write,
@@ -37,28 +37,28 @@ pub(super) struct Figure {
 
 /// How its samples are written.
 pub(super) enum Write {
-    One(fn(&Scene<'_>, usize) -> Value),
-    Many(fn(&mut Samples<'_>, &Scene<'_>, usize)),
+    One(fn(&MetricContext<'_>, usize) -> Value),
+    Many(fn(&mut Samples<'_>, &MetricContext<'_>, usize)),
 }
 
 /// The sources of samples.
-pub(super) struct Scene<'a> {
+pub(super) struct MetricContext<'a> {
     pub view: &'a View<'a>,
     pub stats: Stats,
     /// Totals that have to be counted. Nothing in JSON depends on them.
-    pub gathered: &'a Gathered,
+    pub gathered: &'a Totals,
 }
 
-impl Scene<'_> {
+impl MetricContext<'_> {
     fn pool(&self, at: usize) -> PoolRow<'_> {
         self.view.bus.view().pool_row(at).expect("parts are pools of the bus")
     }
 }
 
 /// Adds the figures of a part to its object.
-pub(super) fn add_members(view: &View<'_>, over: Over, at: usize, object: &mut Value) {
-    let gathered = Gathered::default();
-    let scene = Scene { view, stats: view.bus.view().stats(), gathered: &gathered };
+pub(super) fn add_members(view: &View<'_>, over: MetricScope, at: usize, object: &mut Value) {
+    let gathered = Totals::default();
+    let scene = MetricContext { view, stats: view.bus.view().stats(), gathered: &gathered };
     for figure in FIGURES.iter().filter(|figure| figure.over == over) {
         if let (Some(member), One(value)) = (figure.member, &figure.write) {
             let place = member.split('/').fold(&mut *object, |object, name| &mut object[name]);
@@ -102,7 +102,7 @@ macro_rules! figures {
             name: $name,
             kind: stringify!($kind),
             help: $help,
-            over: Over::$over,
+            over: MetricScope::$over,
             member: figures!(@member $($member)?),
             write: $write($value),
         },)*]

@@ -4,9 +4,9 @@
 //! are pools, listeners, states, outcomes, reasons, and of those who use most a fixed number: they stay few, however many
 //! clients connect.
 
-use super::figures::{FIGURES, Figure, Over, Scene, Write};
+use super::figures::{FIGURES, Figure, MetricContext, MetricScope, Write};
 use super::response::Pieces;
-use super::samples::{Gathered, OfPool, Samples};
+use super::samples::{PoolTotals, Samples, Totals};
 use super::tables::who;
 use super::view::View;
 use crate::bus::overview::WaitsFor;
@@ -25,7 +25,7 @@ pub(super) struct Metrics {
     slot: usize,
     /// The next figure, and which part of it.
     figure: (usize, usize),
-    gathered: Gathered,
+    gathered: Totals,
     /// Removed pools and listeners of which nothing is left are not shown.
     shows_pool: Vec<bool>,
     shows_listener: Vec<bool>,
@@ -34,15 +34,15 @@ pub(super) struct Metrics {
 impl Metrics {
     pub(super) fn new(view: &View<'_>) -> Self {
         let clients = vec![0; view.places.len()];
-        let pools = vec![OfPool::default(); view.workers.pools.len()];
+        let pools = vec![PoolTotals::default(); view.workers.pools.len()];
         let named = |one: &Consumer| Some((one.kind.name(), who(view, one.who.as_ref()?), one.all));
         let consumers = view.consumers().iter().filter_map(named);
-        let gathered = Gathered {
+        let gathered = Totals {
             clients,
             pools,
             consumers: consumers.collect(),
             process: view.workers.processes.usage(),
-            ..Gathered::default()
+            ..Totals::default()
         };
         let shows_pool = (0..view.workers.pools.len()).map(|pool| view.bus.view().pool_in_use(pool)).collect();
         let shows_listener = (0..view.places.len()).map(|at| view.bus.view().listener_in_use(at)).collect();
@@ -101,7 +101,7 @@ impl Metrics {
 
     /// Writes figures until the piece is large enough. True if some are left.
     fn write(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
-        let scene = Scene { view, stats: view.bus.view().stats(), gathered: &self.gathered };
+        let scene = MetricContext { view, stats: view.bus.view().stats(), gathered: &self.gathered };
         let begin = out.len();
         while let Some(Figure { name, kind, help, over, write, .. }) = FIGURES.get(self.figure.0) {
             let (_, part) = self.figure;
@@ -112,18 +112,18 @@ impl Metrics {
                 out.extend_from_slice(format!("# HELP {name} {help}\n# TYPE {name} {kind}\n").as_bytes());
             }
             let (parts, label) = match over {
-                Over::All => (1, None),
-                Over::Pools => {
+                MetricScope::All => (1, None),
+                MetricScope::Pools => {
                     (self.gathered.pools.len(), view.workers.pools.get(part).map(|pool| ("pool", pool.core.id.clone())))
                 }
-                Over::Listeners => {
+                MetricScope::Listeners => {
                     (view.places.len(), view.places.get(part).map(|place| ("listener", place.label().to_owned())))
                 }
             };
             let is_shown = match over {
-                Over::All => true,
-                Over::Pools => self.shows_pool.get(part) == Some(&true),
-                Over::Listeners => self.shows_listener.get(part) == Some(&true),
+                MetricScope::All => true,
+                MetricScope::Pools => self.shows_pool.get(part) == Some(&true),
+                MetricScope::Listeners => self.shows_listener.get(part) == Some(&true),
             };
             if part < parts && is_shown {
                 let samples = &mut Samples { out, name, part: label };
@@ -177,11 +177,11 @@ mod tests {
     }
 
     /// The table in docs/monitoring.md of the metrics of one kind.
-    fn table(over: Over) -> String {
+    fn table(over: MetricScope) -> String {
         let head = match over {
-            Over::All => "of the daemon",
-            Over::Pools => "of each `pool`",
-            Over::Listeners => "of each `listener`",
+            MetricScope::All => "of the daemon",
+            MetricScope::Pools => "of each `pool`",
+            MetricScope::Listeners => "of each `listener`",
         };
         let rows = FIGURES.iter().filter(|figure| figure.over == over);
         let rows = rows.map(|Figure { name, help, .. }| format!("| `{name}` | {help} |\n"));
@@ -213,7 +213,7 @@ mod tests {
         let panels: serde_json::Value = serde_json::from_str(dashboard).expect("the dashboard is JSON");
         assert!(panels["panels"].as_array().is_some_and(|panels| panels.len() > 10));
         let documented = include_str!("../../../docs/monitoring.md");
-        for table in [Over::All, Over::Pools, Over::Listeners].map(table) {
+        for table in [MetricScope::All, MetricScope::Pools, MetricScope::Listeners].map(table) {
             assert!(documented.contains(&table), "docs/monitoring.md should have this table:\n{table}");
         }
     }

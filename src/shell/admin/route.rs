@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::access::{MayAct, Origin, may_act, may_ask};
+use super::access::{ActionPermit, Origin, may_ask, permit_action};
 use super::health::{listener_called, no_listener};
 use super::listener_names::ListenerNames;
 use super::metrics::{self, Metrics};
@@ -37,12 +37,12 @@ pub(super) enum Act {
 }
 
 type Reads = fn(&View<'_>, &AdminRequest) -> Response;
-type Acts = fn(&View<'_>, &AdminRequest, MayAct) -> Result<Done, Response>;
+type Acts = fn(&View<'_>, &AdminRequest, ActionPermit) -> Result<Done, Response>;
 /// The parameters of an action.
 type Parameters = &'static [&'static str];
 
 /// The target of a path, and thereby its required permission: every client that can connect may read, while an action
-/// requires [`may_act`]. There is no third kind, and so none without a check.
+/// requires [`permit_action`]. There is no third kind, and so none without a check.
 #[derive(Clone, Copy)]
 enum Route {
     Read(Reads),
@@ -52,7 +52,7 @@ enum Route {
 /// What a request is granted.
 enum Grant {
     Read(Reads),
-    Act(Acts, MayAct),
+    Act(Acts, ActionPermit),
 }
 
 /// An action, and the message about it.
@@ -114,7 +114,7 @@ fn grant(request: &AdminRequest, origin: Origin, token: Option<&Secret>) -> Resu
         }
         (Method::Get | Method::Head, Some(Route::Read(read))) => Ok(Grant::Read(read)),
         (Method::Post, Some(Route::Act(act, parameters))) => {
-            let right = may_act(origin, request, token)?;
+            let right = permit_action(origin, request, token)?;
             understands(request, parameters)?;
             Ok(Grant::Act(act, right))
         }
@@ -189,14 +189,14 @@ fn reloaded(view: &View<'_>) -> Vec<u8> {
     format!("{outcome}\n").into_bytes()
 }
 
-fn reload(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
+fn reload(view: &View<'_>, request: &AdminRequest, _: ActionPermit) -> Result<Done, Response> {
     let is_dry_run = is_set(request, "dry_run")?;
     // The requested reload gets the next number.
     let number = view.reloads.last.number + 1;
     Ok((Act::Reload { is_dry_run }, format!("reload {number} has begun; /reload.json says what comes of it")))
 }
 
-fn drain(view: &View<'_>, _: &AdminRequest, _: MayAct) -> Result<Done, Response> {
+fn drain(view: &View<'_>, _: &AdminRequest, _: ActionPermit) -> Result<Done, Response> {
     // A second shutdown request would end everything at once.
     if view.bus.view().readiness() == Readiness::Draining {
         return Err(Response::text(Status::Ok, "the daemon drains already"));
@@ -209,7 +209,7 @@ fn required<'r>(request: &'r AdminRequest, name: &str) -> Result<&'r str, Respon
     request.parameter(name).filter(|value| !value.is_empty()).ok_or_else(missing)
 }
 
-fn kill_client(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
+fn kill_client(view: &View<'_>, request: &AdminRequest, _: ActionPermit) -> Result<Done, Response> {
     let number = required(request, "client")?;
     let client = number.parse().ok().and_then(|number| view.bus.view().client_numbered(number));
     let unknown = || not_found(&format!("there is no client {number:?}; see show clients"));
@@ -239,7 +239,7 @@ fn pool_meant(view: &View<'_>, id: &str) -> Result<PoolId, Response> {
     found.map(PoolId::at).ok_or_else(|| not_found(&format!("there is no pool {id:?}; see show pools")))
 }
 
-fn restart_worker(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
+fn restart_worker(view: &View<'_>, request: &AdminRequest, _: ActionPermit) -> Result<Done, Response> {
     let (name, worker) = worker_meant(view, request)?;
     let at_once = is_set(request, "now")?;
     let how = if at_once {
@@ -270,7 +270,7 @@ fn no_worker(view: &View<'_>, name: &str) -> String {
     format!("there is no worker {name:?}, {there}")
 }
 
-fn restart_pool(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
+fn restart_pool(view: &View<'_>, request: &AdminRequest, _: ActionPermit) -> Result<Done, Response> {
     let id = required(request, "pool")?;
     let pool = pool_meant(view, id)?;
     is_served(view)?;
@@ -281,7 +281,7 @@ fn restart_pool(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Do
     Ok((Act::Dispatch(Input::RestartPool(pool)), done))
 }
 
-fn take_out_worker(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
+fn take_out_worker(view: &View<'_>, request: &AdminRequest, _: ActionPermit) -> Result<Done, Response> {
     let (name, worker) = worker_meant(view, request)?;
     is_served(view)?;
     if !view.bus.view().may_take_out(worker) {
@@ -321,11 +321,11 @@ fn meant<'r>(view: &View<'_>, request: &'r AdminRequest) -> Result<Meant<'r>, Re
     }
 }
 
-fn pause(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
+fn pause(view: &View<'_>, request: &AdminRequest, _: ActionPermit) -> Result<Done, Response> {
     set_paused(view, request, true)
 }
 
-fn resume(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
+fn resume(view: &View<'_>, request: &AdminRequest, _: ActionPermit) -> Result<Done, Response> {
     set_paused(view, request, false)
 }
 
@@ -355,7 +355,7 @@ fn set_paused(view: &View<'_>, request: &AdminRequest, is_paused: bool) -> Resul
     Ok((Act::Dispatch(input), done))
 }
 
-fn set_log_level(_: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
+fn set_log_level(_: &View<'_>, request: &AdminRequest, _: ActionPermit) -> Result<Done, Response> {
     let name = required(request, "level")?;
     let unknown = || format!("{name:?} is no level; write debug, info, warn or error");
     let level = LEVELS.iter().find(|(known, _)| *known == name);

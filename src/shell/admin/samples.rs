@@ -20,7 +20,7 @@ pub(super) fn seconds(duration: Duration) -> f64 {
 
 /// Totals over the tables.
 #[derive(Default)]
-pub(super) struct Gathered {
+pub(super) struct Totals {
     /// Clients of each listener.
     pub clients: Vec<usize>,
     pub client_queued: usize,
@@ -28,14 +28,14 @@ pub(super) struct Gathered {
     /// The total time that currently paused clients have been paused.
     pub clients_paused_for: Duration,
     pub workers_paused_for: Duration,
-    pub pools: Vec<OfPool>,
+    pub pools: Vec<PoolTotals>,
     /// Those who use most: what they are, their names, and what they have used since the start.
     pub consumers: Vec<(&'static str, String, Used)>,
     pub process: Usage,
 }
 
 #[derive(Clone, Default)]
-pub(super) struct OfPool {
+pub(super) struct PoolTotals {
     pub states: [u64; STATES.len()],
     pub queued: usize,
     pub paused: usize,
@@ -97,7 +97,7 @@ impl Samples<'_> {
     }
 
     /// A sample for each of those who use most.
-    pub(super) fn consumers(&mut self, gathered: &Gathered, value: fn(&Used) -> f64) {
+    pub(super) fn consumers(&mut self, gathered: &Totals, value: fn(&Used) -> f64) {
         for (kind, name, used) in &gathered.consumers {
             self.labelled(&[("by", kind), ("name", name)], value(used));
         }

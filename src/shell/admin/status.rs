@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::figures::{self, Over, add_members};
+use super::figures::{self, MetricScope, add_members};
 use super::history;
 use super::samples::seconds;
 use super::tables::{Object, Part, named, waits_long};
@@ -57,6 +57,6 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         let FillLevel { used, most } = (table.level)(&levels);
         status[table.member] = json!({ "used": used, "most": most });
     }
-    add_members(view, Over::All, 0, &mut status);
+    add_members(view, MetricScope::All, 0, &mut status);
     status
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::figures::{self, FIGURES, Over, add_members};
+use super::figures::{self, FIGURES, MetricScope, add_members};
 use super::response::Pieces;
 use super::samples::{STATES, seconds};
 use super::view::{MOST_CONSUMERS, View};
@@ -32,7 +32,7 @@ pub(super) struct Table {
     name: &'static str,
     columns: &'static [Column],
     /// These figures, declared with the metrics, follow the first column.
-    figures: Option<Over>,
+    figures: Option<MetricScope>,
     slots: fn(&View<'_>) -> usize,
     row: fn(&View<'_>, usize) -> Option<Value>,
     /// The slots in the order of the rows, if it differs.
@@ -63,7 +63,7 @@ macro_rules! tables {
         static TABLES: &[Table] = &[$(Table {
             name: $name,
             columns: &[$(Column { member: $member, heading: tables!(@perhaps $($heading)?) }),*],
-            figures: tables!(@perhaps $(Over::$figures)?),
+            figures: tables!(@perhaps $(MetricScope::$figures)?),
             slots: $slots,
             row: |$view, $at| {
                 let $row = $found;

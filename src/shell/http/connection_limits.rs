@@ -6,7 +6,7 @@
 use super::exchange::{Exchange, State};
 use super::members::{Brought, QueuedMessage};
 use crate::access::Refusal;
-use crate::bus::admission::{TurnedAway, most_of_source};
+use crate::bus::admission::{Rejection, most_of_source};
 use crate::bus::port::{Input, Moment, Reason, Source};
 use crate::bus::{Dialect, cancellation};
 use crate::io::Io;
@@ -108,7 +108,7 @@ impl<I: Io> Shell<I> {
         is_chosen: impl Fn(usize, &Exchange) -> bool,
     ) -> Result<(), Fault> {
         let (victim, shares) = self.reactor.connections.eviction_victim(now, places, Some(source), is_chosen);
-        let victim = victim.ok_or_else(|| Refusal::from(TurnedAway::full(&shares, whose)))?;
+        let victim = victim.ok_or_else(|| Refusal::from(Rejection::full(&shares, whose)))?;
         let held = shares.held_by(self.reactor.connections[AsHttp(victim)].counted_as.source());
         self.give_up(now, victim, &evicted(places, WHAT, held));
         Ok(())

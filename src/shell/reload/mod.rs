@@ -26,13 +26,13 @@ use prepare::prepare;
 use watch::TokenFiles;
 
 /// Reads the configuration again, as at start.
-pub type Again = dyn Fn(&[Inherited]) -> Result<Config, StartError> + Send + Sync;
+pub type ReadConfig = dyn Fn(&[Inherited]) -> Result<Config, StartError> + Send + Sync;
 
 /// The source of new configurations.
 #[derive(Clone)]
 pub struct Source {
     /// None if there is no file to read again.
-    pub again: Option<Arc<Again>>,
+    pub again: Option<Arc<ReadConfig>>,
     /// The inherited sockets.
     pub inherited: Arc<Vec<Inherited>>,
 }

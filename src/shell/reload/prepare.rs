@@ -2,14 +2,14 @@
 
 use std::os::fd::OwnedFd;
 
-use super::Again;
+use super::ReadConfig;
 use crate::activation::Inherited;
 use crate::bus::port::ListenerId;
 use crate::config::Config;
 use crate::config::plan::{InUse, Plan};
 use crate::error::StartError;
 use crate::shell::descriptors::{self, Allowance, Need};
-use crate::shell::listen::{Listening, Opening, OwnSocket};
+use crate::shell::listen::{Listening, OwnSocket, SocketOpener};
 use crate::shell::log_file;
 
 /// A prepared configuration.
@@ -27,7 +27,7 @@ pub(in crate::shell) struct Prepared {
 /// # Errors
 /// The new configuration cannot be read or applied.
 pub(super) fn prepare(
-    again: &Again,
+    again: &ReadConfig,
     inherited: &[Inherited],
     running: &Config,
     in_use: &InUse,
@@ -45,7 +45,7 @@ pub(super) fn prepare(
     let allowance = Some(descriptors::allow(Need::of(&plan.config))?);
     let leaving =
         own.into_iter().filter(|(listener, _)| listener.map_or(plan.moves_admin, |at| plan.closes(at.index())));
-    let mut opening = Opening::new(inherited, leaving.map(|(_, socket)| socket).collect());
+    let mut opening = SocketOpener::new(inherited, leaving.map(|(_, socket)| socket).collect());
     let opened = opening.open_all(&plan.config, plan.opens.iter().copied().map(ListenerId::at), plan.moves_admin)?;
     Ok(Prepared { plan, opened, allowance, log })
 }

@@ -18,7 +18,7 @@ use crate::shell::listeners::Acceptor;
 use crate::shell::log;
 use crate::shell::loop_handle::LoopHandle;
 use crate::shell::reload::{Reloads, Source};
-use crate::shell::signals::{Bell, Signals};
+use crate::shell::signals::{SignalPipe, Signals};
 use crate::shell::turn::Shell;
 use crate::testing::Random;
 use crate::testing::kernel::{Kernel, Wires, inode};
@@ -73,7 +73,7 @@ impl Machine {
             })
             .collect();
         let (loop_handle, messages) = LoopHandle::new(pair().0.into());
-        let [children_bell, stop_bell] = [children_ours, stop_ours].map(|pipe| Bell::new(pipe.into()));
+        let [children_bell, stop_bell] = [children_ours, stop_ours].map(|pipe| SignalPipe::new(pipe.into()));
         let signals = Signals {
             children: children_bell,
             messages,

@@ -18,10 +18,10 @@ use super::operation::Operation;
 use super::reactor::Reactor;
 use super::stderr::{LogItem, Stderr};
 use super::transport::{Ends, Flight, Transport};
-use crate::bus::port::{ClientKey, Input, Moment, Peer, Unstarted, WorkerKey, WorkerName};
+use crate::bus::port::{ClientKey, Input, Moment, Peer, SpawnFailure, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
 use crate::small_file;
-use spawn::NotStarted;
+use spawn::SpawnError;
 
 /// Maximum length of the line of stderr that is kept for messages.
 const LONGEST_SAID: usize = 200;
@@ -70,9 +70,9 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    fn not_started(&mut self, now: Moment, worker: WorkerKey, name: WorkerName, error: &NotStarted) {
+    fn not_started(&mut self, now: Moment, worker: WorkerKey, name: WorkerName, error: &SpawnError) {
         if error.is_of_client {
-            let (why, fault) = (error.error.to_string(), Unstarted::Client);
+            let (why, fault) = (error.error.to_string(), SpawnFailure::Client);
             return self.dispatch(now, Input::SpawnFailed { worker, why, fault });
         }
         let pool = &self.workers.pools[name.pool.index()];
@@ -80,7 +80,7 @@ impl<I: Io> Reactor<I> {
         let why = format!("cannot start \"{}\" ({}){user}: {error}", pool.command, pool.program.display());
         // A temporary shortage says nothing about the command.
         let short = small_file::is_short(&error.error);
-        let fault = if short { Unstarted::Shortage } else { Unstarted::Command };
+        let fault = if short { SpawnFailure::Shortage } else { SpawnFailure::Command };
         self.dispatch(now, Input::SpawnFailed { worker, why, fault });
     }
 

@@ -12,7 +12,7 @@ use rustix::process::{
 
 use super::client_env::ClientEnv;
 use super::processes::Processes;
-use super::spawn::{SpawnJob, Terms, memory_score, most_large_pipes};
+use super::spawn::{SpawnJob, SpawnTerms, memory_score, most_large_pipes};
 use super::starter::{Started, Starter};
 use super::usage::children;
 use crate::bus::port::{Exit, Signal, WorkerKey};
@@ -136,7 +136,7 @@ impl Processes for Reaper {
         let has_large_pipes = self.may_have_large_pipes();
         // A worker with secrets of its client dumps nothing, as we do.
         let core = self.core.filter(|_| own.is_none());
-        let terms = Terms { descriptors: limit, core, memory_score: self.memory_score.clone(), has_large_pipes };
+        let terms = SpawnTerms { descriptors: limit, core, memory_score: self.memory_score.clone(), has_large_pipes };
         let job = SpawnJob::new(pool, own, terms)?;
         let user = pool.rights.identity.as_ref().map(|identity| identity.user);
         self.starters.entry(user).or_insert_with(Starter::new).begin(worker, job, &self.loop_handle)

@@ -113,7 +113,7 @@ const KILLED_BEFORE_US: i32 = 500;
 
 /// Why a worker was not started.
 #[derive(Debug)]
-pub(crate) struct NotStarted {
+pub(crate) struct SpawnError {
     /// The child's failed system call, if it was one.
     pub step: Option<&'static str>,
     pub error: io::Error,
@@ -121,20 +121,20 @@ pub(crate) struct NotStarted {
     pub is_of_client: bool,
 }
 
-impl NotStarted {
+impl SpawnError {
     /// Its client lacks something.
     pub(in crate::shell) fn of_client(why: String) -> Self {
         Self { is_of_client: true, ..io::Error::other(why).into() }
     }
 }
 
-impl From<io::Error> for NotStarted {
+impl From<io::Error> for SpawnError {
     fn from(error: io::Error) -> Self {
         Self { step: None, error, is_of_client: false }
     }
 }
 
-impl From<Unread> for NotStarted {
+impl From<Unread> for SpawnError {
     fn from(unread: Unread) -> Self {
         match unread {
             Unread::Shortage(error) => error.into(),
@@ -143,13 +143,13 @@ impl From<Unread> for NotStarted {
     }
 }
 
-impl From<Errno> for NotStarted {
+impl From<Errno> for SpawnError {
     fn from(error: Errno) -> Self {
         io::Error::from(error).into()
     }
 }
 
-impl fmt::Display for NotStarted {
+impl fmt::Display for SpawnError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.step.map_or(Ok(()), |step| write!(out, "{step}: "))?;
         self.error.fmt(out)?;
@@ -170,7 +170,7 @@ impl fmt::Display for NotStarted {
 }
 
 /// What the workers of all pools have in common.
-pub(crate) struct Terms<'t> {
+pub(crate) struct SpawnTerms<'t> {
     /// Their limit of open files.
     pub descriptors: &'t Rlimit,
     /// Their limit of core dumps, if that is not ours.
@@ -189,14 +189,14 @@ impl SpawnJob {
     ///
     /// # Errors
     /// The command or an argument contains a zero byte.
-    pub(crate) fn new(pool: &PoolConfig, own: Option<ClientEnv>, terms: Terms<'_>) -> io::Result<Self> {
+    pub(crate) fn new(pool: &PoolConfig, own: Option<ClientEnv>, terms: SpawnTerms<'_>) -> io::Result<Self> {
         let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
         let mut variables = BTreeMap::new();
         variables.extend(std::env::vars_os().filter(|(name, _)| !is_our_own(name)));
         if let Some(identity) = &pool.rights.identity {
             name_the_user(&mut variables, identity);
         }
-        let Terms { descriptors, core, memory_score, has_large_pipes } = terms;
+        let SpawnTerms { descriptors, core, memory_score, has_large_pipes } = terms;
         let arguments = std::iter::once(&pool.command).chain(&pool.args).map(|argument| text(argument.as_ref()));
         Ok(Self {
             program: text(pool.program.as_os_str())?,
@@ -225,7 +225,7 @@ impl SpawnJob {
     ///
     /// # Errors
     /// The error of pipe2(2), clone(2) or a system call of the child.
-    pub(crate) fn start(&self, pid: &AtomicI32) -> Result<Spawned, NotStarted> {
+    pub(crate) fn start(&self, pid: &AtomicI32) -> Result<Spawned, SpawnError> {
         let environment = self.environment()?;
         let [(stdin_theirs, stdin), (stdout, stdout_theirs), (stderr, stderr_theirs)] = self.pipes()?;
         for pipe in [&stdin, &stdout].into_iter().filter(|_| self.has_large_pipes) {
@@ -242,13 +242,13 @@ impl SpawnJob {
                 if self.rights.identity.is_some() && began.elapsed() >= LONGEST_START && was_killed(child) =>
             {
                 let why = format!("not done within {} s, and given up", LONGEST_START.as_secs());
-                Err(NotStarted { step: Some("execve"), ..io::Error::new(io::ErrorKind::TimedOut, why).into() })
+                Err(SpawnError { step: Some("execve"), ..io::Error::new(io::ErrorKind::TimedOut, why).into() })
             }
             (child, None) => Ok(Spawned { pid: child.as_raw_nonzero().get().cast_unsigned(), stdin, stdout, stderr }),
             (child, Some((step, error))) => {
                 // It is our child, which is reaped only here.
                 let _ = waitpid(Some(child), WaitOptions::empty());
-                Err(NotStarted { step: Some(step), ..error.into() })
+                Err(SpawnError { step: Some(step), ..error.into() })
             }
         }
     }
@@ -257,7 +257,7 @@ impl SpawnJob {
     ///
     /// # Errors
     /// Something that a variable stands for cannot be read, or what its client has to bring.
-    fn environment(&self) -> Result<Environment, NotStarted> {
+    fn environment(&self) -> Result<Environment, SpawnError> {
         let own = self.own.as_ref().map(ClientEnv::read).transpose()?.unwrap_or_default();
         let is_own = |name: &OsStr| own.iter().any(|(own, _)| *name == **own);
         let most = self.variables.len() + self.env.len() + own.len();
@@ -360,7 +360,7 @@ mod tests {
         pool.args = arguments.iter().copied().map(str::to_owned).collect();
         change(&mut pool);
         let descriptors = &getrlimit(Resource::Nofile);
-        let terms = Terms { descriptors, core: None, memory_score: None, has_large_pipes: false };
+        let terms = SpawnTerms { descriptors, core: None, memory_score: None, has_large_pipes: false };
         SpawnJob::new(&pool, None, terms).expect("no zero bytes")
     }
 
@@ -369,7 +369,7 @@ mod tests {
     fn started<T: Send>(
         job: &SpawnJob,
         left: Option<CapabilitySet>,
-        look: impl FnOnce(i32, Result<Spawned, NotStarted>) -> T + Send,
+        look: impl FnOnce(i32, Result<Spawned, SpawnError>) -> T + Send,
     ) -> T {
         let _starting = crate::testing::STARTS.write();
         let run = || {
@@ -407,7 +407,7 @@ mod tests {
     /// The failed step and its error; no process is left.
     fn failure(job: &SpawnJob, left: Option<CapabilitySet>) -> (&'static str, Errno) {
         started(job, left, |pid, result| {
-            let NotStarted { step, error, .. } = result.err().expect("it is not started");
+            let SpawnError { step, error, .. } = result.err().expect("it is not started");
             let left = waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
             assert_eq!(left.err(), Some(Errno::CHILD), "the child is reaped");
             let error = Errno::from_io_error(&error).expect("an error of the kernel");

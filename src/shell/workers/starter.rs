@@ -11,12 +11,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::spawn::{NotStarted, SpawnJob, Spawned};
+use super::spawn::{SpawnError, SpawnJob, Spawned};
 use crate::bus::port::WorkerKey;
 use crate::shell::loop_handle::LoopHandle;
 
 /// The result of a start.
-pub(crate) type Started<Key = WorkerKey> = (Key, Result<Spawned, NotStarted>);
+pub(crate) type Started<Key = WorkerKey> = (Key, Result<Spawned, SpawnError>);
 
 /// How many workers of one user may be started at the same time.
 const MOST_THREADS: usize = 4;
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::shell::workers::spawn::Terms;
+    use crate::shell::workers::spawn::SpawnTerms;
 
     /// A start ends in this time, or the test has found one that hangs.
     const LONGEST: Duration = Duration::from_secs(60);
@@ -115,7 +115,7 @@ mod tests {
     fn job() -> SpawnJob {
         let pool = Config::embedded(Path::new("/bin/true")).pools.remove(0);
         let descriptors = &getrlimit(Resource::Nofile);
-        let terms = Terms { descriptors, core: None, memory_score: None, has_large_pipes: false };
+        let terms = SpawnTerms { descriptors, core: None, memory_score: None, has_large_pipes: false };
         SpawnJob::new(&pool, None, terms).expect("no zero bytes")
     }
 

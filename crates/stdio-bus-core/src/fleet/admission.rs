@@ -26,7 +26,7 @@ const EXPLAINED_REFUSALS: usize = 16;
 
 /// Why a client is not accepted, for it to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TurnedAway {
+pub enum Rejection {
     /// The daemon shuts down.
     Draining,
     /// The listener is gone from the configuration.
@@ -40,7 +40,7 @@ pub enum TurnedAway {
 }
 
 /// The usage of one source.
-pub(crate) struct Uses {
+pub(crate) struct SourceUsage {
     source: Source,
     connections: usize,
     /// When it got its last worker, in turns of all sources. A source that has got none is served before the one that
@@ -49,7 +49,7 @@ pub(crate) struct Uses {
 }
 
 /// Key of a source's usage, for as long as it has a connection.
-pub(crate) type UseKey = Key<'u'>;
+pub(crate) type SourceKey = Key<'u'>;
 
 /// The usage of all sources, and the state of the listeners.
 #[derive(Default)]
@@ -74,7 +74,7 @@ impl Admission {
     }
 
     /// One more connection of this source. None if all slots are taken.
-    pub(crate) fn enter(&mut self, source: Source) -> Option<UseKey> {
+    pub(crate) fn enter(&mut self, source: Source) -> Option<SourceKey> {
         self.sources.enter(source)
     }
 
@@ -84,17 +84,17 @@ impl Admission {
     }
 
     /// One connection of this source less.
-    pub(crate) fn leave(&mut self, source: UseKey) {
+    pub(crate) fn leave(&mut self, source: SourceKey) {
         self.sources.leave(source);
     }
 
     /// A source gets a worker.
-    pub(super) fn count_turn(&mut self, source: UseKey) {
+    pub(super) fn count_turn(&mut self, source: SourceKey) {
         self.sources.count_turn(source);
     }
 
     /// The source with the lowest turn has waited longest for a worker.
-    pub(super) fn turn(&self, source: UseKey) -> u64 {
+    pub(super) fn turn(&self, source: SourceKey) -> u64 {
         self.sources.turn(source)
     }
 
@@ -155,7 +155,7 @@ pub(crate) struct ListenerState {
 
 /// The current connections by source.
 struct Sources {
-    table: Table<Uses, 'u'>,
+    table: Table<SourceUsage, 'u'>,
     turns: u64,
 }
 
@@ -167,16 +167,16 @@ impl Default for Sources {
 
 impl Sources {
     /// One more connection of `source`.
-    fn enter(&mut self, source: Source) -> Option<UseKey> {
+    fn enter(&mut self, source: Source) -> Option<SourceKey> {
         let turn = self.turns.saturating_sub(1);
         let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
-        let key = known.or_else(|| self.table.insert(Uses { source, connections: 0, turn }))?;
+        let key = known.or_else(|| self.table.insert(SourceUsage { source, connections: 0, turn }))?;
         self.uses(key).connections += 1;
         Some(key)
     }
 
     /// One connection of this source less.
-    fn leave(&mut self, key: UseKey) {
+    fn leave(&mut self, key: SourceKey) {
         self.uses(key).connections -= 1;
         if self.count(key) == 0 {
             self.table.remove(key);
@@ -184,22 +184,22 @@ impl Sources {
     }
 
     /// Number of connections of a source.
-    fn count(&self, key: UseKey) -> usize {
+    fn count(&self, key: SourceKey) -> usize {
         self.table.get(key).map_or(0, |uses| uses.connections)
     }
 
     /// It has got a worker: all other waiting sources go before it.
-    fn count_turn(&mut self, key: UseKey) {
+    fn count_turn(&mut self, key: SourceKey) {
         self.turns += 1;
         self.uses(key).turn = self.turns;
     }
 
     /// The source with the lowest turn has waited longest for a worker.
-    fn turn(&self, key: UseKey) -> u64 {
+    fn turn(&self, key: SourceKey) -> u64 {
         self.table.get(key).map_or(0, |uses| uses.turn)
     }
 
-    fn uses(&mut self, key: UseKey) -> &mut Uses {
+    fn uses(&mut self, key: SourceKey) -> &mut SourceUsage {
         self.table.get_mut(key).expect("a source lives as long as its connections")
     }
 }
@@ -212,12 +212,12 @@ fn connections(count: usize) -> String {
 }
 
 /// A listener takes no more than `most` connections from the source of a client.
-pub fn most_of_source(most: usize) -> TurnedAway {
+pub fn most_of_source(most: usize) -> Rejection {
     let most = connections(most);
-    TurnedAway::TooMany(format!("this listener takes {most} from one source ({KEY}); close one of yours first"))
+    Rejection::TooMany(format!("this listener takes {most} from one source ({KEY}); close one of yours first"))
 }
 
-impl TurnedAway {
+impl Rejection {
     /// All places of a table are in use, and nobody gives one up for the asker. `whose` says whose they are, and begins
     /// with a blank if it is not empty.
     pub fn full(shares: &Shares, whose: &str) -> Self {
@@ -268,24 +268,24 @@ impl Admission {
         free_slots: usize,
         listener: ListenerId,
         origin: &Origin,
-    ) -> Result<(), TurnedAway> {
+    ) -> Result<(), Rejection> {
         may_ask(ctx, listener, origin)?;
         if ctx.settings.listeners[listener].is_gone {
-            return Err(TurnedAway::Removed);
+            return Err(Rejection::Removed);
         }
         if self.is_paused(listener) {
-            return Err(TurnedAway::NoRoom("the operator has paused this listener; try again later".into()));
+            return Err(Rejection::NoRoom("the operator has paused this listener; try again later".into()));
         }
         if free_slots == 0 {
             self.is_awaited.set(true);
             let shares = Shares::new(ctx.clients.capacity(), self.sources(), Some(origin.source()));
-            return Err(TurnedAway::full(&shares, ""));
+            return Err(Rejection::full(&shares, ""));
         }
         no_room(ctx, listener, origin.source()).map_or(Ok(()), Err)
     }
 
     /// Whether a source has more than half of all slots.
-    pub(crate) fn has_most(&self, ctx: &Ctx, source: UseKey) -> bool {
+    pub(crate) fn has_most(&self, ctx: &Ctx, source: SourceKey) -> bool {
         self.sources.count(source) > ctx.clients.capacity() / 2
     }
 
@@ -324,22 +324,22 @@ pub(crate) fn is_allowed(ctx: &mut Ctx, listener: ListenerId, origin: &Origin) -
 ///
 /// # Errors
 /// Why not.
-pub(crate) fn may_ask(ctx: &Ctx, listener: ListenerId, origin: &Origin) -> Result<(), TurnedAway> {
-    let Some(settings) = ctx.settings.listener(listener) else { return Err(TurnedAway::Removed) };
+pub(crate) fn may_ask(ctx: &Ctx, listener: ListenerId, origin: &Origin) -> Result<(), Rejection> {
+    let Some(settings) = ctx.settings.listener(listener) else { return Err(Rejection::Removed) };
     if ctx.shutdown.stops_workers() {
-        return Err(TurnedAway::Draining);
+        return Err(Rejection::Draining);
     }
     if let Err(key) = settings.entry.allows(origin) {
-        return Err(TurnedAway::NotAllowed(format!("{} is not in {key}", origin.place)));
+        return Err(Rejection::NotAllowed(format!("{} is not in {key}", origin.place)));
     }
     if !ctx.settings.offers_any(listener, origin) {
-        return Err(TurnedAway::NotAllowed("this token is not valid for any pool of this listener".into()));
+        return Err(Rejection::NotAllowed("this token is not valid for any pool of this listener".into()));
     }
     Ok(())
 }
 
 /// Why the listener with this index takes no more clients from `source`; none if it does.
-pub(crate) fn no_room(ctx: &Ctx, listener: ListenerId, source: Source) -> Option<TurnedAway> {
+pub(crate) fn no_room(ctx: &Ctx, listener: ListenerId, source: Source) -> Option<Rejection> {
     let most = ctx.settings.listener(listener)?.max_connections;
     let admitted = |source| ctx.clients.admitted_count(Some(listener), source);
     // The reason that the client can act upon comes first.
@@ -350,7 +350,7 @@ pub(crate) fn no_room(ctx: &Ctx, listener: ListenerId, source: Source) -> Option
             let clients = ctx.clients.iter().map(|(_, client)| client.identity());
             let here = clients.filter(|client| client.admitted_by() == Some(listener));
             let shares = Shares::new(most, here.map(|client| (client.origin.source(), 1)), Some(source));
-            Some(if shares.is_asker_above_its_share() { TurnedAway::TooMany(text) } else { TurnedAway::NoRoom(text) })
+            Some(if shares.is_asker_above_its_share() { Rejection::TooMany(text) } else { Rejection::NoRoom(text) })
         }
         _ => None,
     }
@@ -399,7 +399,7 @@ impl View<'_> {
     ///
     /// # Errors
     /// Why not.
-    pub fn would_take(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Result<(), TurnedAway> {
+    pub fn would_take(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Result<(), Rejection> {
         let listener = listener.into();
         self.bus.fleets.admission.would_take_with(&self.bus.ctx, self.bus.ctx.clients.free_slots(), listener, origin)
     }

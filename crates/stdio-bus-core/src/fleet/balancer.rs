@@ -219,7 +219,7 @@ impl IndexMut<GroupId> for Groups {
 
 /// To which clients a method or a tool is denied.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Denies {
+pub(crate) enum DeniedTo {
     Nothing,
     /// To those for whom a rule of their listener holds ([`Client::rules`](crate::peers::Client::rules)).
     Some,
@@ -233,7 +233,7 @@ pub(crate) struct Balancer {
     /// The group that the clients of each listener use, unless a message names a pool.
     of_listeners: Vec<GroupId>,
     /// To which clients a method or a tool is denied.
-    denies: Denies,
+    denies: DeniedTo,
     /// Whether any workers are lent.
     lends: bool,
 }
@@ -273,11 +273,11 @@ impl Balancer {
         let of_listeners = settings.listeners.iter().enumerate().map(of_listener).collect();
         let has_rules = |listener: &settings::Listener| listener.rules.iter().any(settings::Rules::deny_anything);
         let denies = if settings.pools.iter().any(settings::Pool::denies_anything) {
-            Denies::Anybody
+            DeniedTo::Anybody
         } else if settings.listeners.iter().any(has_rules) {
-            Denies::Some
+            DeniedTo::Some
         } else {
-            Denies::Nothing
+            DeniedTo::Nothing
         };
         let lends = groups.iter().any(Group::lends);
         Self { groups, of_listeners, denies, lends }
@@ -294,7 +294,7 @@ impl Balancer {
     }
 
     /// To which clients a method or a tool is denied.
-    pub(crate) fn denies(&self) -> Denies {
+    pub(crate) fn denies(&self) -> DeniedTo {
         self.denies
     }
 
@@ -414,7 +414,7 @@ impl Fleets {
     ) -> Result<WorkerKey, Refusal> {
         let group = self.move_elsewhere(ctx, client, group, line).unwrap_or(group);
         // No worker is picked or started for a client that uses what all pools deny to it.
-        if self.balancer.denies != Denies::Nothing
+        if self.balancer.denies != DeniedTo::Nothing
             && let Some((first, others)) = self.balancer[group].fleets.split_first()
             && others.iter().all(|fleet| ctx.is_denied_in(fleet.pool, client, line))
             && let Some(denied) = ctx.denied_in(first.pool, client, line)

@@ -20,7 +20,7 @@ use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::peers::{Client, Phase, Workers};
 use crate::pool_stats::ENDS;
-use crate::port::{Effect, Exit, Signal, Unstarted};
+use crate::port::{Effect, Exit, Signal, SpawnFailure};
 use crate::report::{Reason, WorkerName};
 use crate::shutdown::Stage;
 use crate::timers::Timer;
@@ -56,13 +56,13 @@ impl Bus {
         self.fleets.give_turns(&mut self.ctx);
     }
 
-    pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, fault: Unstarted) {
+    pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, fault: SpawnFailure) {
         match fault {
-            Unstarted::Client => self.fail_for_want_of_credentials(key, why),
-            Unstarted::Command | Unstarted::Shortage => {
+            SpawnFailure::Client => self.fail_for_want_of_credentials(key, why),
+            SpawnFailure::Command | SpawnFailure::Shortage => {
                 self.ctx.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
                 if let Some(worker) = self.ctx.workers.get_mut(key) {
-                    worker.process.fail_to_start(fault == Unstarted::Shortage);
+                    worker.process.fail_to_start(fault == SpawnFailure::Shortage);
                     self.fleets.pools[worker.fleet.pool].stats.note(Reason::SpawnFailed);
                 }
             }

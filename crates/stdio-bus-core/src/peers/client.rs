@@ -9,7 +9,7 @@ use core::time::Duration;
 use super::{Closing, Endpoint};
 use crate::cold::{Cold, blank};
 use crate::ctx::Ctx;
-use crate::fleet::admission::UseKey;
+use crate::fleet::admission::SourceKey;
 use crate::fleet::eras::greeting::Opening;
 use crate::flow::gate::Hold;
 use crate::index::{GroupId, ListenerId};
@@ -46,7 +46,7 @@ pub(crate) struct ClientIdentity {
     /// Whether it is the one client of `--stdio`.
     pub stdio: bool,
     /// The usage of its source.
-    pub source_use: UseKey,
+    pub source_use: SourceKey,
     /// Index of the listener that it came through.
     pub listener: ListenerId,
     /// Its origin, for people.

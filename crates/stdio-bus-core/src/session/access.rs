@@ -382,13 +382,13 @@ impl Sessions {
 
     /// Whether a session was created or loaded under a user name, and this client has another one or none.
     pub(super) fn is_bound_to_another(&self, ctx: &Ctx, client: ClientKey, worker: WorkerKey, session: &[u8]) -> bool {
-        if self.bonds().is_empty() || ctx.settings.shares_sessions() {
+        if self.session_users().is_empty() || ctx.settings.shares_sessions() {
             return false;
         }
         let (Some(client), Some(worker)) = (ctx.clients.identity(client), ctx.workers.worker_name(worker)) else {
             return false;
         };
-        self.bonds().keeps_from(worker.pool, session, client.origin.names.owner())
+        self.session_users().keeps_from(worker.pool, session, client.origin.names.owner())
     }
 }
 

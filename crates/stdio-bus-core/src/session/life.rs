@@ -157,7 +157,7 @@ impl Sessions {
     pub(super) fn bind(&mut self, ctx: &Ctx, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let Some(origin) = ctx.clients.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
         if let (Some(owner), Some(worker)) = (origin.names.owner(), ctx.workers.worker_name(worker)) {
-            self.bonds_mut().bind(worker.pool, session, owner);
+            self.session_users_mut().bind(worker.pool, session, owner);
         }
     }
 

@@ -10,7 +10,7 @@ use core::ops::Deref;
 use core::time::Duration;
 
 use super::state::{SessionEvent, SessionState, step};
-use super::tombstones::Bonds;
+use super::tombstones::SessionUsers;
 use crate::fleet::worker::Worker;
 use crate::index::PoolId;
 use crate::peer::{ClientKey, Moment, SessionKey, ShortText, WorkerKey};
@@ -177,7 +177,7 @@ pub(crate) struct Sessions {
     /// When the next session may expire for being idle.
     idle_due: Moment,
     /// The user names that sessions are bound to.
-    bonds: Bonds,
+    session_users: SessionUsers,
     /// What is known of the names that workers of each pool give out, by its index.
     of_pools: Vec<NamesOfPool>,
     /// Bytes of early lines of all workers (`early_notifications.rs`), which the shell asks for in each turn.
@@ -203,7 +203,7 @@ impl Default for Sessions {
             holds: 0,
             claims_due: Moment::NEVER,
             idle_due: Moment::NEVER,
-            bonds: Bonds::default(),
+            session_users: SessionUsers::default(),
             of_pools: Vec::new(),
             early_bytes: 0,
         }
@@ -213,12 +213,12 @@ impl Default for Sessions {
 impl Sessions {
     /// The user names that sessions are bound to.
     #[inline]
-    pub(crate) fn bonds(&self) -> &Bonds {
-        &self.bonds
+    pub(crate) fn session_users(&self) -> &SessionUsers {
+        &self.session_users
     }
 
-    pub(crate) fn bonds_mut(&mut self) -> &mut Bonds {
-        &mut self.bonds
+    pub(crate) fn session_users_mut(&mut self) -> &mut SessionUsers {
+        &mut self.session_users
     }
 
     /// Whether the workers of a worker's pool give out session names, so that clients may use no others.
@@ -247,7 +247,7 @@ impl Sessions {
 
     /// A pool is gone, and another one has its place.
     pub(crate) fn forget_pool(&mut self, pool: PoolId) {
-        self.bonds.forget_pool(pool);
+        self.session_users.forget_pool(pool);
         *self.names_of(pool) = NamesOfPool::default();
     }
 

@@ -2,7 +2,7 @@
 //! owner has left; and the sessions lost with their workers, so that their owners get an error when they name them.
 //!
 //! A user name is that of a client's token or certificate, or of a proxy's header ([`Names::owner`](crate::origin::Names::owner)). Sessions of
-//! clients without one are not bound. The caller may keep the user names beyond a restart ([`View::bonds`](crate::View::bonds)):
+//! clients without one are not bound. The caller may keep the user names beyond a restart ([`View::session_users`](crate::View::session_users)):
 //! without that the first client that loads a session afterwards gets it.
 
 use alloc::boxed::Box;
@@ -26,7 +26,7 @@ type User = (Vouches, Box<str>);
 
 /// The user names that sessions were created or loaded under.
 #[derive(Default)]
-pub(crate) struct Bonds {
+pub(crate) struct SessionUsers {
     /// User names, by pool and session.
     names: Vec<HashMap<Rc<[u8]>, User>>,
     /// The same sessions, the first one bound in front.
@@ -35,8 +35,8 @@ pub(crate) struct Bonds {
     changes: u64,
 }
 
-impl Bonds {
-    /// The session `session` of a pool was created or loaded under the user name `owner`. A bond is final.
+impl SessionUsers {
+    /// The session `session` of a pool was created or loaded under the user name `owner`. A user name is final.
     pub(crate) fn bind(&mut self, pool: PoolId, session: &[u8], owner: Owner<'_>) {
         if self.names.len() <= pool.index() {
             self.names.resize_with(pool.index() + 1, HashMap::default);
@@ -135,37 +135,45 @@ mod tests {
 
     #[test]
     fn a_session_is_bound_to_its_first_name_in_its_pool() {
-        let mut bonds = Bonds::default();
-        bonds.bind(PoolId::at(1), b"s", ALICE);
-        bonds.bind(PoolId::at(1), b"s", BOB);
-        assert!(!bonds.keeps_from(PoolId::at(1), b"s", Some(ALICE)));
-        assert!(bonds.keeps_from(PoolId::at(1), b"s", Some(BOB)) && bonds.keeps_from(PoolId::at(1), b"s", None));
+        let mut session_users = SessionUsers::default();
+        session_users.bind(PoolId::at(1), b"s", ALICE);
+        session_users.bind(PoolId::at(1), b"s", BOB);
+        assert!(!session_users.keeps_from(PoolId::at(1), b"s", Some(ALICE)));
+        assert!(
+            session_users.keeps_from(PoolId::at(1), b"s", Some(BOB))
+                && session_users.keeps_from(PoolId::at(1), b"s", None)
+        );
         for vouches in [Vouches::Certificate, Vouches::Proxy] {
-            assert!(bonds.keeps_from(PoolId::at(1), b"s", Some(Owner { vouches, ..ALICE })), "another's alice");
+            assert!(session_users.keeps_from(PoolId::at(1), b"s", Some(Owner { vouches, ..ALICE })), "another's alice");
         }
-        assert!(!bonds.keeps_from(PoolId::at(0), b"s", None) && !bonds.keeps_from(PoolId::at(1), b"t", None));
+        assert!(
+            !session_users.keeps_from(PoolId::at(0), b"s", None)
+                && !session_users.keeps_from(PoolId::at(1), b"t", None)
+        );
     }
 
     #[test]
     fn bonds_hold_in_a_later_process_that_is_given_them_and_each_change_is_counted() {
-        let (mut bonds, mut later) = (Bonds::default(), Bonds::default());
-        bonds.bind(PoolId::at(1), b"s", ALICE);
-        bonds.bind(PoolId::at(0), b"t", BOB);
-        bonds.bind(PoolId::at(0), b"t", BOB);
-        assert_eq!(bonds.changes(), 2);
-        bonds.iter().for_each(|(pool, session, owner)| later.bind(pool, session, owner));
+        let (mut session_users, mut later) = (SessionUsers::default(), SessionUsers::default());
+        session_users.bind(PoolId::at(1), b"s", ALICE);
+        session_users.bind(PoolId::at(0), b"t", BOB);
+        session_users.bind(PoolId::at(0), b"t", BOB);
+        assert_eq!(session_users.changes(), 2);
+        session_users.iter().for_each(|(pool, session, owner)| later.bind(pool, session, owner));
         assert!(later.keeps_from(PoolId::at(1), b"s", Some(BOB)) && later.keeps_from(PoolId::at(0), b"t", None));
-        bonds.forget_pool(PoolId::at(1));
-        assert_eq!((bonds.changes(), bonds.iter().count()), (3, 1));
+        session_users.forget_pool(PoolId::at(1));
+        assert_eq!((session_users.changes(), session_users.iter().count()), (3, 1));
     }
 
     #[test]
     fn the_oldest_bond_goes_when_there_are_too_many() {
-        let mut bonds = Bonds::default();
+        let mut session_users = SessionUsers::default();
         for number in 0..=MOST {
-            bonds.bind(PoolId::at(0), number.to_string().as_bytes(), ALICE);
+            session_users.bind(PoolId::at(0), number.to_string().as_bytes(), ALICE);
         }
-        assert!(!bonds.keeps_from(PoolId::at(0), b"0", None) && bonds.keeps_from(PoolId::at(0), b"1", None));
-        assert_eq!((bonds.names[0].len(), bonds.oldest.len()), (MOST, MOST));
+        assert!(
+            !session_users.keeps_from(PoolId::at(0), b"0", None) && session_users.keeps_from(PoolId::at(0), b"1", None)
+        );
+        assert_eq!((session_users.names[0].len(), session_users.oldest.len()), (MOST, MOST));
     }
 }

@@ -270,7 +270,7 @@ fn a_malformed_line_after_others_is_not_taken_for_a_header() {
 
 #[test]
 fn a_client_learns_before_its_handshake_whether_it_has_more_than_its_share_of_a_full_listener() {
-    use super::super::admission::TurnedAway;
+    use super::super::admission::Rejection;
     let mut bench = counting(Some(4), None);
     assert_eq!(bench.bus.view().full_listener(0), None);
     for source in [HOME, AWAY, AWAY, AWAY] {
@@ -283,25 +283,25 @@ fn a_client_learns_before_its_handshake_whether_it_has_more_than_its_share_of_a_
     let asks = |bench: &Bench, listener: usize, source: Source| {
         bench.bus.view().would_take(listener, &Place::from(source).into())
     };
-    assert!(matches!(asks(&bench, 0, HOME), Err(TurnedAway::NoRoom(_))), "{:?}", asks(&bench, 0, HOME));
-    assert!(matches!(asks(&bench, 0, AWAY), Err(TurnedAway::TooMany(_))), "{:?}", asks(&bench, 0, AWAY));
+    assert!(matches!(asks(&bench, 0, HOME), Err(Rejection::NoRoom(_))), "{:?}", asks(&bench, 0, HOME));
+    assert!(matches!(asks(&bench, 0, AWAY), Err(Rejection::TooMany(_))), "{:?}", asks(&bench, 0, AWAY));
     assert_eq!((asks(&bench, 1, HOME), bench.bus.view().full_listener(0)), (Ok(()), Some(4)));
     assert_eq!(bench.bus.view().full_listener(1), None);
 }
 
 #[test]
 fn a_client_learns_before_its_handshake_that_its_listener_is_removed_or_that_the_daemon_shuts_down() {
-    use super::super::admission::TurnedAway;
+    use super::super::admission::Rejection;
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.listeners.push(Listener::default());
     let mut bench = Bench::new(settings.clone());
     settings.listeners[1].is_gone = true;
     bench.reload(&settings);
     let asks = |bench: &Bench, listener: usize| bench.bus.view().would_take(listener, &Place::from(HOME).into());
-    assert_eq!((asks(&bench, 0), asks(&bench, 1)), (Ok(()), Err(TurnedAway::Removed)));
+    assert_eq!((asks(&bench, 0), asks(&bench, 1)), (Ok(()), Err(Rejection::Removed)));
     bench.shutdown();
     bench.pass(seconds(60));
-    assert_eq!(asks(&bench, 0), Err(TurnedAway::Draining));
+    assert_eq!(asks(&bench, 0), Err(Rejection::Draining));
 }
 
 #[test]

@@ -347,7 +347,7 @@ fn a_pool_whose_worker_cannot_be_started_says_so_and_is_not_ready_for_a_while() 
     let client = bench.client();
     let fail = |bench: &mut Bench| {
         let Peer::Worker(worker) = bench.worker(0) else { unreachable!() };
-        bench.handle(Input::SpawnFailed { worker, why: "no such file".into(), fault: Unstarted::Command });
+        bench.handle(Input::SpawnFailed { worker, why: "no such file".into(), fault: SpawnFailure::Command });
     };
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     fail(&mut bench);

@@ -362,7 +362,7 @@ fn a_worker_started_for_a_request_of_2026_07_28_during_a_roll_is_not_asked_befor
 fn the_next_worker_is_asked_if_the_first_one_could_not_be_started_or_was_stopped() {
     let mut bench = Bench::starting(with_mcp_listener(pool(1, Assignment::Client)));
     let Peer::Worker(first) = bench.worker(0) else { unreachable!() };
-    bench.handle(Input::SpawnFailed { worker: first, why: "no such file".into(), fault: Unstarted::Command });
+    bench.handle(Input::SpawnFailed { worker: first, why: "no such file".into(), fault: SpawnFailure::Command });
     assert_eq!(bench.bus.view().pool_era(0), None);
     bench.spawns = true;
     bench.pass(milliseconds(200));

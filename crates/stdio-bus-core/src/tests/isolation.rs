@@ -3,7 +3,7 @@
 mod cancellations;
 mod names;
 
-use super::super::admission::TurnedAway;
+use super::super::admission::Rejection;
 use super::super::origin::{Names, Origin};
 use super::*;
 

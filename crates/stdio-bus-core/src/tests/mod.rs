@@ -67,7 +67,7 @@ use super::Bus;
 use super::index::{ListenerId, PoolId};
 use super::overview::{Questions, RequestRow};
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
-use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal, Unstarted};
+use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal, SpawnFailure};
 use super::report::{Level, Reason, Report, WorkerName};
 use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings, ToolRules};
 

@@ -1,7 +1,7 @@
 //! What the operator pauses or takes out, until it is resumed.
 
 use super::*;
-use crate::admission::TurnedAway;
+use crate::admission::Rejection;
 use crate::port::ListenerId;
 use crate::readiness::Readiness;
 
@@ -204,7 +204,7 @@ fn a_paused_listener_holds_its_sockets_and_takes_no_new_clients() {
     pause(&mut bench, true);
     assert_eq!(bench.listeners.held, [listener]);
     let asks = |bench: &Bench| bench.bus.view().would_take(0, &Place::Inherited.into());
-    assert!(matches!(asks(&bench), Err(TurnedAway::NoRoom(why)) if why.contains("paused")));
+    assert!(matches!(asks(&bench), Err(Rejection::NoRoom(why)) if why.contains("paused")));
     let why = bench.bus.view().listener_readiness(0);
     assert!(matches!(&why, Some(Readiness::Paused(why)) if why.contains("paused")), "{why:?}");
     let worker = bench.worker(0);

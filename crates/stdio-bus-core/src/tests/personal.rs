@@ -32,7 +32,7 @@ impl Bench {
     /// The newest worker is not started, for want of what its client has to bring.
     fn lacks(&mut self) {
         let worker = *self.workers.last().expect("one is to be started");
-        self.handle(Input::SpawnFailed { worker, why: MISSING.into(), fault: Unstarted::Client });
+        self.handle(Input::SpawnFailed { worker, why: MISSING.into(), fault: SpawnFailure::Client });
     }
 
     fn clients_started_for(&self) -> Vec<Option<Peer>> {

@@ -214,7 +214,7 @@ fn clients_do_not_restart_a_pool_whose_workers_cannot_start() {
     let mut bench = Bench::starting(settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]));
     let client = bench.client();
     let worker = bench.workers[0];
-    bench.handle(Input::SpawnFailed { worker, why: "no such file".into(), fault: Unstarted::Command });
+    bench.handle(Input::SpawnFailed { worker, why: "no such file".into(), fault: SpawnFailure::Command });
     for id in 0..5 {
         bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
     }
@@ -377,7 +377,7 @@ fn a_connection_outlives_a_worker_of_its_own_that_could_not_be_started() {
     bench.write(client, r#"{"id":1,"method":"initialize"}"#);
     let starting: Vec<WorkerKey> = bench.workers.iter().copied().skip(1).collect();
     for worker in starting {
-        bench.handle(Input::SpawnFailed { worker, why: "too many open files".into(), fault: Unstarted::Shortage });
+        bench.handle(Input::SpawnFailed { worker, why: "too many open files".into(), fault: SpawnFailure::Shortage });
     }
     assert_eq!((bench.read_error(client).0.as_str(), bench.closed.len()), ("worker_exited", 0));
 }

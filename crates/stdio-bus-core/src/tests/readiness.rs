@@ -217,7 +217,7 @@ fn the_start_is_over_when_workers_have_spoken_or_lasted_though_one_pool_cannot_s
     assert!(!bench.bus.view().has_started(bench.now), "that a process was made is no sign of life");
     bench.pass(milliseconds(1));
     assert!(!bench.bus.view().has_started(bench.now), "nothing is known of one pool");
-    bench.handle(Input::SpawnFailed { worker: broken, why: "no such file".into(), fault: Unstarted::Command });
+    bench.handle(Input::SpawnFailed { worker: broken, why: "no such file".into(), fault: SpawnFailure::Command });
     assert!(bench.bus.view().has_started(bench.now));
     bench.pass(seconds(60));
     assert!(bench.bus.view().has_started(bench.now), "also while that pool is tried again");

@@ -282,7 +282,7 @@ fn a_new_command_is_not_given_up_because_the_machine_has_no_processes_left() {
     for starts in 2..7 {
         assert_eq!(bench.commands.len(), starts);
         let worker = key(bench.newest(1)[0]);
-        bench.handle(Input::SpawnFailed { worker, why: "no more processes".into(), fault: Unstarted::Shortage });
+        bench.handle(Input::SpawnFailed { worker, why: "no more processes".into(), fault: SpawnFailure::Shortage });
         bench.pass(seconds(1));
     }
     assert_eq!(bench.count(Reason::RollFailed), 0);

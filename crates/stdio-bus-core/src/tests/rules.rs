@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use super::*;
 use crate::origin::Names;
-use crate::settings::{Rules, Start, Whom};
+use crate::settings::{RuleScope, Rules, Start};
 
 /// No rules.
-fn none(whom: Whom) -> Rules {
+fn none(whom: RuleScope) -> Rules {
     Rules { whom, deny_methods: Vec::new(), tools: ToolRules::default() }
 }
 
-fn denied(whom: Whom, tools: &[&str]) -> Rules {
+fn denied(whom: RuleScope, tools: &[&str]) -> Rules {
     Rules { tools: ToolRules { deny: owned(tools), ..ToolRules::default() }, ..none(whom) }
 }
 
-fn allowed(whom: Whom, tools: &[&str]) -> Rules {
+fn allowed(whom: RuleScope, tools: &[&str]) -> Rules {
     Rules { tools: ToolRules { allow: Some(owned(tools)), ..ToolRules::default() }, ..none(whom) }
 }
 
-fn without(whom: Whom, method: &str) -> Rules {
+fn without(whom: RuleScope, method: &str) -> Rules {
     Rules { deny_methods: owned(&[method]), ..none(whom) }
 }
 
@@ -27,12 +27,12 @@ fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| text.to_string()).collect()
 }
 
-fn name(name: &str) -> Whom {
-    Whom::Name(name.into())
+fn name(name: &str) -> RuleScope {
+    RuleScope::Name(name.into())
 }
 
-fn group(group: &str) -> Whom {
-    Whom::Group(group.into())
+fn group(group: &str) -> RuleScope {
+    RuleScope::Group(group.into())
 }
 
 /// One worker, behind a listener with these rules and one without any.

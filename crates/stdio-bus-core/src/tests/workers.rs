@@ -174,7 +174,7 @@ fn a_spawn_that_failed_for_want_of_descriptors_is_tried_again_and_counts_for_not
     let mut bench = Bench::starting(settings(vec![pool(1, Assignment::RoundRobin)]));
     for _ in 0..100 {
         let Peer::Worker(worker) = bench.worker(0) else { unreachable!() };
-        bench.handle(Input::SpawnFailed { worker, why: "Too many open files".into(), fault: Unstarted::Shortage });
+        bench.handle(Input::SpawnFailed { worker, why: "Too many open files".into(), fault: SpawnFailure::Shortage });
         assert!(bench.workers.is_empty());
         bench.pass(seconds(1));
         assert_eq!(bench.workers.len(), 1);
@@ -207,7 +207,7 @@ fn a_worker_that_cannot_be_started_is_tried_again_later_and_others_are_not_touch
     let mut bench = Bench::starting(settings(vec![pool(2, Assignment::RoundRobin)]));
     let (client, bad) = (bench.client(), bench.workers[0]);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
-    bench.handle(Input::SpawnFailed { worker: bad, why: "cannot fork".into(), fault: Unstarted::Command });
+    bench.handle(Input::SpawnFailed { worker: bad, why: "cannot fork".into(), fault: SpawnFailure::Command });
     assert_eq!(bench.read_error(client).0, "worker_exited");
     assert_eq!(bench.count(Reason::SpawnFailed), 1);
     bench.spawn_all();

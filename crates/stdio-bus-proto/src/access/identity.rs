@@ -74,7 +74,7 @@ impl Identity {
         Claims { name: Claim::of(fields, &self.header), groups }
     }
 
-    /// Whom a request is from. `groups` are those that pools are for.
+    /// RuleScope a request is from. `groups` are those that pools are for.
     ///
     /// # Errors
     /// A field is there and its sender not believed, or the name is none, or a field stands more than once.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use stdio_bus_core::admission::TurnedAway;
+use stdio_bus_core::admission::Rejection;
 use stdio_bus_core::port::Reason;
 
 use crate::http1::{Error, Head, Status};
@@ -81,15 +81,15 @@ impl From<Error> for Refusal {
 }
 
 /// Why the core refuses a client that may come in by its host, page and token.
-impl From<TurnedAway> for Refusal {
-    fn from(why: TurnedAway) -> Self {
+impl From<Rejection> for Refusal {
+    fn from(why: Rejection) -> Self {
         let text = why.text().to_owned();
         // A balancer may take 503 for a sign that the daemon is down, and send nobody there for a while: what is about one
         // client is 429.
         match why {
-            TurnedAway::Draining | TurnedAway::Removed | TurnedAway::NoRoom(_) => Self::unavailable(text, RETRY_AFTER),
-            TurnedAway::TooMany(_) => Self::too_many(text, RETRY_AFTER),
-            TurnedAway::NotAllowed(_) => Self::new(Status::Forbidden, text),
+            Rejection::Draining | Rejection::Removed | Rejection::NoRoom(_) => Self::unavailable(text, RETRY_AFTER),
+            Rejection::TooMany(_) => Self::too_many(text, RETRY_AFTER),
+            Rejection::NotAllowed(_) => Self::new(Status::Forbidden, text),
         }
     }
 }

@@ -19,12 +19,12 @@ use super::small::{After, Ground, SmallWorld, Wire};
 use super::twins::Twins;
 use super::{Draws, Random};
 use crate::bus::port::{
-    ClientKey, Close, Effect, Exit, Input, Moment, Origin, Peer, Place, Signal, Unstarted, WorkerKey,
+    ClientKey, Close, Effect, Exit, Input, Moment, Origin, Peer, Place, Signal, SpawnFailure, WorkerKey,
 };
 use crate::bus::report::Reason;
 use crate::bus::settings::{
-    Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, Rules, SessionAccess, Settings,
-    Start, ToolRules, Whom,
+    Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, RuleScope, Rules, SessionAccess,
+    Settings, Start, ToolRules,
 };
 use tasks::Task;
 use worker::{SimWorker, Work};
@@ -158,7 +158,7 @@ fn settings(draws: &mut Draws<'_>) -> Settings {
         ..Limits::default()
     };
     let id_collision = *draws.of("id_collision").pick(&[IdCollision::Translate, IdCollision::Always]);
-    let whom = [Whom::Name("alice".into()), Whom::Group("staff".into())];
+    let whom = [RuleScope::Name("alice".into()), RuleScope::Group("staff".into())];
     let rules: Vec<Rules> = whom
         .into_iter()
         .enumerate()
@@ -279,8 +279,8 @@ impl World {
         let is_denied = line["method"] == "tools/call" && line["params"]["name"] == DENIED;
         let client = &self.clients[client];
         let is_for_it = |rules: &Rules| match &rules.whom {
-            Whom::Name(name) => client.name == Some(name),
-            Whom::Group(_) => client.is_staff,
+            RuleScope::Name(name) => client.name == Some(name),
+            RuleScope::Group(_) => client.is_staff,
         };
         let has_rule = self.settings.listeners[0].rules.iter().any(is_for_it);
         is_denied && (has_rule || !self.settings.pools[pool].tools.deny.is_empty())
@@ -427,7 +427,11 @@ impl World {
         if self.ground.random.one_in(10) {
             self.note(format!("worker {at} cannot be started"));
             self.workers[at].exits();
-            return self.handle(Input::SpawnFailed { worker, why: "no such file".into(), fault: Unstarted::Command });
+            return self.handle(Input::SpawnFailed {
+                worker,
+                why: "no such file".into(),
+                fault: SpawnFailure::Command,
+            });
         }
         self.note(format!("worker {at} runs"));
         self.workers[at].starts(self.ground.now);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub(super) struct Names {
     /// The user name under which each session was created or loaded, by pool and session.
-    bonds: BTreeMap<(usize, String), &'static str>,
+    session_users: BTreeMap<(usize, String), &'static str>,
     /// Pools with a worker that has given out a name.
     issuing: Vec<usize>,
     next: usize,
@@ -21,12 +21,12 @@ impl Names {
 
     /// Whether a session was created under another user name than this.
     pub(super) fn is_bound_to_another(&self, pool: usize, session: &str, name: Option<&str>) -> bool {
-        self.bonds.get(&(pool, session.into())).is_some_and(|bond| Some(*bond) != name)
+        self.session_users.get(&(pool, session.into())).is_some_and(|session_user| Some(*session_user) != name)
     }
 
     /// Binds a session to a user name: it can be loaded under no other.
     pub(super) fn bind(&mut self, pool: usize, session: &str, name: &'static str) {
-        self.bonds.entry((pool, session.into())).or_insert(name);
+        self.session_users.entry((pool, session.into())).or_insert(name);
     }
 
     /// A worker of this pool has given out a name.

@@ -2,14 +2,14 @@
 
 use super::wires::any_token;
 use super::{Todo, World};
-use crate::bus::port::{Exit, Input, Peer, Unstarted};
+use crate::bus::port::{Exit, Input, Peer, SpawnFailure};
 use crate::bus::settings::SessionAccess;
 use crate::line::{Draft, Ids, Kind, LISTS, Line, Meant, Party};
 use crate::peers::Received;
 
 impl World {
     pub(super) fn spawned(&mut self, at: usize, runs: bool) {
-        let fault = if self.random.one_in(3) { Unstarted::Shortage } else { Unstarted::Command };
+        let fault = if self.random.one_in(3) { SpawnFailure::Shortage } else { SpawnFailure::Command };
         let worker = &mut self.workers[at];
         let (key, party) = (worker.key, Some(Party::Worker(at)));
         if runs {

@@ -73,7 +73,7 @@ use guard::Guard;
 use limits::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use link::{LinkSource, Sink};
 use partial_line::BegunLine;
-use pending::{Asker, Farewell, Overlong, Waiting};
+use pending::{Asker, Overlong, UnsentAtEnd, Waiting};
 use refusal::LinkRefusal;
 use resend::{Initialize, Repeat, Urgency, is_request};
 use stream::{Backend, Stream};
@@ -804,7 +804,7 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
         shared.reconnected.notified().await;
     }
     let sink = shared.sink();
-    let Farewell { lines, is_whole } = {
+    let UnsentAtEnd { lines, is_whole } = {
         let mut waiting = shared.waiting.borrow_mut();
         waiting.sending(&rest);
         waiting.sent_all()

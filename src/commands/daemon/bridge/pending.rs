@@ -65,7 +65,7 @@ impl LastWord {
 
 /// What remains to be sent to the daemon at the end of stdin.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Farewell {
+pub(super) struct UnsentAtEnd {
     /// The missing newline of the last line, and lines that cancel pending prompts.
     pub lines: Vec<u8>,
     /// Stdin did not end in the middle of a message.
@@ -130,7 +130,7 @@ impl SessionOpening {
 
 /// A refused request, to be sent again.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Again {
+pub(super) struct RefusedRequest {
     /// Its sequence number.
     pub order: u64,
     pub line: Vec<u8>,
@@ -142,7 +142,7 @@ pub(super) struct Again {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Undelivered {
     /// It can be sent again; and its raw id.
-    Again(Again, Box<[u8]>),
+    RefusedRequest(RefusedRequest, Box<[u8]>),
     /// The editor has cancelled it: what answers it.
     Cancelled(Vec<u8>),
     /// It was not kept, or was sent too often: its raw id.
@@ -244,13 +244,13 @@ impl Waiting {
     }
 
     /// Removes a request that the daemon has refused, if it can be sent again and the editor still wants it.
-    pub(super) fn take_refused(&mut self, id: &Id) -> Option<Again> {
+    pub(super) fn take_refused(&mut self, id: &Id) -> Option<RefusedRequest> {
         let may_go = |request: &&mut PendingRequest| request.tries < MOST_TRIES && request.cancelled.is_none();
         let request = self.open.requests.get_mut(&key(id)).filter(may_go)?;
         let (order, line, tries) = (request.order, request.line.take()?, request.tries);
         self.open.kept -= line.len();
         self.open.answered(id);
-        Some(Again { order, line, tries })
+        Some(RefusedRequest { order, line, tries })
     }
 
     /// A daemon has refused a request as not delivered: if the editor has cancelled it, it is pending no more. Returns what
@@ -310,7 +310,7 @@ impl Waiting {
 
     /// Records the end of the editor's input; the last line needs no newline. Returns what has to be sent to the daemon
     /// then: no one is left to cancel a prompt, and an agent would work in vain.
-    pub(super) fn sent_all(&mut self) -> Farewell {
+    pub(super) fn sent_all(&mut self) -> UnsentAtEnd {
         let Self { requests, open, draft, .. } = self;
         let (has_newline, is_whole) = (requests.at_line_start(), requests.is_whole());
         draft.push(b"\n");
@@ -321,7 +321,7 @@ impl Waiting {
             lines.push(b'\n');
         }
         lines.extend(self.cancel_prompts());
-        Farewell { lines, is_whole }
+        UnsentAtEnd { lines, is_whole }
     }
 
     /// Cancels pending prompts, which are not sent again then. Returns the lines that do so.
@@ -428,7 +428,7 @@ impl PendingRequest {
             return vec![Undelivered::Cancelled(cancelled.answer(&token).repeat(times))];
         }
         match line.filter(|_| tries < MOST_TRIES) {
-            Some(line) => vec![Undelivered::Again(Again { order, line, tries }, token)],
+            Some(line) => vec![Undelivered::RefusedRequest(RefusedRequest { order, line, tries }, token)],
             None => (0..times).map(|_| Undelivered::Lost(token.clone())).collect(),
         }
     }
@@ -603,7 +603,7 @@ mod tests {
         waiting.sending(format!("{}\n{}\n{}\n", prompt(1, "a"), prompt(2, "b"), prompt(3, "c")).as_bytes());
         waiting.sending(b"{\"id\":4,\"method\":\"session/load\",\"params\":{\"sessionId\":\"d\"}}\n");
         waiting.passed(b"{\"id\":2,\"result\":{}}\n");
-        let text = |farewell: Farewell| (String::from_utf8(farewell.lines).expect("text"), farewell.is_whole);
+        let text = |farewell: UnsentAtEnd| (String::from_utf8(farewell.lines).expect("text"), farewell.is_whole);
         assert_eq!(text(waiting.sent_all()), (cancel("a") + &cancel("c"), true));
         let mut waiting = Waiting::default();
         waiting.sending(prompt(1, "a").as_bytes());

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::cancelled::Cancelled;
-use super::pending::{Again, LastWord, Undelivered, Waiting};
+use super::pending::{LastWord, RefusedRequest, Undelivered, Waiting};
 use super::reconnect::{Round, Rounds};
 use crate::bus::id::Id;
 use crate::bus::report::Reason;
@@ -68,9 +68,9 @@ pub(super) struct Repeat {
     /// The connections tried since a daemon was last there.
     rounds: Option<Rounds>,
     /// Refused on this connection, with the daemon's errors.
-    refused: Vec<(Again, Vec<u8>)>,
+    refused: Vec<(RefusedRequest, Vec<u8>)>,
     /// Refused on an earlier one, and not sent again yet.
-    queue: VecDeque<(Again, Vec<u8>)>,
+    queue: VecDeque<(RefusedRequest, Vec<u8>)>,
     /// What stdin has brought meanwhile.
     held: Vec<u8>,
     /// It is being sent on a new connection.
@@ -251,7 +251,7 @@ impl Repeat {
         Some(Vec::new())
     }
 
-    fn note_refused(&mut self, again: Again, error: Vec<u8>) {
+    fn note_refused(&mut self, again: RefusedRequest, error: Vec<u8>) {
         self.since.get_or_insert_with(Instant::now);
         self.refused_from = Some(self.refused_from.map_or(again.order, |first| first.min(again.order)));
         self.refused.push((again, error));
@@ -273,7 +273,7 @@ impl Repeat {
         let mut answers = Vec::new();
         for undelivered in waiting.take_undelivered(after) {
             match undelivered {
-                Undelivered::Again(again, id) => self.note_refused(again, error(&id)),
+                Undelivered::RefusedRequest(again, id) => self.note_refused(again, error(&id)),
                 Undelivered::Cancelled(answer) => answers.extend(answer),
                 Undelivered::Lost(id) => answers.extend(error(&id)),
             }
@@ -565,7 +565,7 @@ mod tests {
         assert_eq!(next(&mut repeat), Some(request("1")));
         assert_eq!(next(&mut repeat), Some(request("3")));
         assert_eq!(next(&mut repeat).as_deref(), Some("{\"id\":4,"));
-        repeat.refused.push((Again { order: 0, line: request("1").into(), tries: 1 }, refusal("1").into()));
+        repeat.refused.push((RefusedRequest { order: 0, line: request("1").into(), tries: 1 }, refusal("1").into()));
         repeat.hold(("\"method\":\"m\"}\n".to_owned() + &request("5")).as_bytes());
         assert_eq!(next(&mut repeat).as_deref(), Some("\"method\":\"m\"}\n"));
         assert_eq!(next(&mut repeat), None, "this daemon shuts down, too");

@@ -104,7 +104,7 @@ fn a_token_is_valid_for_its_pools_only_and_the_first_one_is_the_default() {
     bench.write(client, r#"{"id":1,"method":"x","pool":"a"}"#);
     assert_eq!(bench.read_error(client).0, "unknown_pool");
     let nothing = Origin { pools: Some(std::sync::Arc::from([])), ..Origin::default() };
-    assert!(matches!(bench.bus.view().would_take(0, &nothing), Err(TurnedAway::NotAllowed(_))));
+    assert!(matches!(bench.bus.view().would_take(0, &nothing), Err(Rejection::NotAllowed(_))));
 }
 
 #[test]
@@ -117,6 +117,6 @@ fn clients_of_one_name_are_one_source_wherever_they_come_from() {
         ..Source::Address([address; 16]).into()
     };
     bench.connect(0, origin("alice", 1)).expect("there is room");
-    assert!(matches!(bench.bus.view().would_take(0, &origin("alice", 2)), Err(TurnedAway::TooMany(_))));
+    assert!(matches!(bench.bus.view().would_take(0, &origin("alice", 2)), Err(Rejection::TooMany(_))));
     assert_eq!(bench.bus.view().would_take(0, &origin("bob", 1)), Ok(()));
 }

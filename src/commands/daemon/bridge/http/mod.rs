@@ -41,7 +41,7 @@ use crate::bus::id::Id;
 use connection::HttpConnection;
 use message::{MessageKind, OutgoingMessage};
 use queue::Queue;
-use state::{ClientState, Inbound, Open, Way};
+use state::{ClientState, DaemonRoute, Inbound, Open};
 
 /// While more bytes than this are queued, stdin is not read.
 const MOST_WAITING: usize = 4 << 20;
@@ -83,7 +83,7 @@ pub(super) async fn connect(
 ) -> Result<(Rc<McpClient>, McpReceiver), Failure> {
     let first = HttpConnection::dial(options.daemon.address(), trust.as_ref()).await?;
     let (sender, received) = channel(16);
-    let way = Way { options: options.clone(), url: url.clone(), token, trust };
+    let way = DaemonRoute { options: options.clone(), url: url.clone(), token, trust };
     let client = Rc::new(McpClient {
         state: Rc::new(ClientState::new(way, first, sender)),
         queue: RefCell::default(),

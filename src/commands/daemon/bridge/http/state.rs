@@ -83,7 +83,7 @@ impl Open {
 }
 
 /// How to reach the daemon.
-pub(super) struct Way {
+pub(super) struct DaemonRoute {
     pub options: Options,
     pub url: Url,
     pub token: Option<String>,
@@ -91,7 +91,7 @@ pub(super) struct Way {
 }
 
 pub(super) struct ClientState {
-    pub way: Way,
+    pub way: DaemonRoute,
     pub session: RefCell<HttpSession>,
     pub open: RefCell<Vec<Open>>,
     /// An MCP server has answered.
@@ -114,7 +114,7 @@ pub(super) struct ClientState {
 }
 
 impl ClientState {
-    pub(super) fn new(way: Way, first: HttpConnection, received: Sender<Inbound>) -> Self {
+    pub(super) fn new(way: DaemonRoute, first: HttpConnection, received: Sender<Inbound>) -> Self {
         Self {
             way,
             session: RefCell::default(),
@@ -161,7 +161,7 @@ impl ClientState {
 
     /// The common part of all request heads, without the final empty line.
     fn head(&self, method: &str, accepts: &str) -> Head {
-        let Way { url, token, .. } = &self.way;
+        let DaemonRoute { url, token, .. } = &self.way;
         Head::request(method, url.target(), &url.host_field())
             .field_if("Authorization", token.as_ref().map(|token| format!("Bearer {token}")))
             .field("Accept", accepts)

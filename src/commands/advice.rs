@@ -127,7 +127,7 @@ fn of_argument(first: &str, argument: &str) -> Option<String> {
                 .to_owned()
         }
         "--workers" | "--processes" | "--replicas" | "-n" => {
-            "for several workers: --instances 3, and their command behind --".to_owned()
+            "for several workers: --instances 3, and their command after --".to_owned()
         }
         "--socket" | "-s" => "to listen on a Unix socket: --unix PATH".to_owned(),
         "--websocket" => "to listen for WebSocket: --ws 127.0.0.1:9000".to_owned(),

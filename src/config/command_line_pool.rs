@@ -105,7 +105,7 @@ mod tests {
         for (words, remedy) in [
             (&["no-such-program"][..], "install it, or write its whole path"),
             (&["sh no-such-worker"], "leave out the quotes around the whole"),
-            (&["--tcp", ":0"], "flags stand before the --"),
+            (&["--tcp", ":0"], "own options before the --"),
         ] {
             let why = of(words, None, None).expect_err("it cannot be run");
             assert!(why.contains(remedy), "{words:?}: {why}");

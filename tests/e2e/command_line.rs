@@ -104,10 +104,10 @@ fn a_broken_command_is_reported_at_the_start() {
         (&["--", "./no-such-worker"], 78, "\"./no-such-worker\" does not exist"),
         (&["--", "sh", "no-such-worker.sh"], 78, "no-such-worker.sh does not exist in /"),
         (&["--instances", "0", "--", "cat"], 78, "--instances must be"),
-        (&["--instances", "2"], 2, "are for a command behind --"),
+        (&["--instances", "2"], 2, "are for a command after --"),
         (&["--config", "bus.json", "--", "cat"], 2, "leave --config out"),
-        (&["--"], 2, "stands the command of the workers"),
-        (&["python3", "worker.py"], 2, "write its command behind --"),
+        (&["--"], 2, "write the command of the workers"),
+        (&["python3", "worker.py"], 2, "write its command after --"),
     ] {
         let outcome = refused(&[&line, arguments].concat());
         assert_eq!(outcome.code, Some(code), "{arguments:?}: {}", outcome.stderr);

@@ -109,7 +109,7 @@ fn a_header_from_an_address_that_is_not_listed_is_refused_by_name() {
 fn a_listener_without_proxies_says_how_to_believe_one() {
     let daemon = Setup::new([echo("echo", 1)]).start();
     assert_eq!(begins(&daemon, TEXT).error(Value::Null, "proxy_header"), -32600);
-    daemon.logs(&["WARN", "no listeners[].proxy.from of its listener has 127.0.0.1:"]);
+    daemon.logs(&["WARN", "listeners[].proxy.from of its listener does not contain 127.0.0.1:"]);
     daemon.stop();
 }
 

@@ -628,7 +628,7 @@ fn a_reload_of_a_path_that_is_not_a_file_any_more_neither_blocks_nor_changes_any
     rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
     for _ in 0..2 {
         let (code, _, wrong) = command(&daemon, &["reload"]);
-        assert!(code == Some(78) && wrong.contains("is no regular file any more"), "{wrong}");
+        assert!(code == Some(78) && wrong.contains("is no longer a regular file"), "{wrong}");
     }
     assert_eq!(name_of(&mut daemon.connect(), 1), "old");
     daemon.stop();

@@ -334,7 +334,7 @@ fn a_file_that_is_not_a_socket_is_not_removed() {
     let mut daemon = setup.start_without_waiting();
     assert_eq!(daemon.wait().code(), Some(73));
     assert_eq!(fs::read_to_string(daemon.path("socket")).unwrap(), "precious");
-    daemon.logs(&["not ours to remove"]);
+    daemon.logs(&["the daemon does not remove it"]);
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn a_refused_request_gets_a_status_and_a_line_of_json_with_the_reason() {
         ("{\"jsonrpc\":\"2.0\"}\n".to_owned(), 400, "this is not HTTP"),
         (upgrade.replace("Connection: Upgrade\r\n", ""), 400, "Connection: Upgrade"),
         (with("Origin: https://evil.example\r\n"), 403, "the origin \"https://evil.example\" is not in origins"),
-        (upgrade.replace("localhost", "evil.example"), 403, "Host is no name of this machine"),
+        (upgrade.replace("localhost", "evil.example"), 403, "Host is not a name of this machine"),
         (upgrade.replace("/acp", "/"), 404, "nothing here but WebSocket, at ws://localhost/acp, and /healthz"),
         (upgrade.replace("GET", "POST"), 405, "begins with GET"),
         (

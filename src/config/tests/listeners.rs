@@ -202,7 +202,7 @@ fn a_resource_that_clients_refuse_or_do_not_reach_is_refused() {
         (NAMED, "https://bus.example/mcp", r#"["https://login.example//"]"#, "a slash too many at its end"),
         (NAMED, "https://bus.example/mcp", r#"["login.example"]"#, "listeners[0].oauth.authorization_servers[0]"),
         (r#""http":"0.0.0.0:1""#, "http://127.0.0.1/mcp", SERVER, "this listener lets everybody in"),
-        (&NAMED.replace("http\":\"0", "ws\":\"0"), "https://a", SERVER, "is of clients that send requests over HTTP"),
+        (&NAMED.replace("http\":\"0", "ws\":\"0"), "https://a", SERVER, "is for clients that send requests over HTTP"),
         (tokens, "https://bus.example/mcp", SERVER, r#"has the host "bus.example""#),
     ] {
         let message = refused(&with(keys, resource, servers));

@@ -116,7 +116,7 @@ mod tests {
             assert!(why(&headers, client).starts_with("nobody looked for X-Key when this began"));
         }
         for client in [Some(&older), None] {
-            assert!(why(&files, client).contains("nobody has said who you are, or not when this began"));
+            assert!(why(&files, client).contains("your name was not known when this began"));
         }
         assert!(ClientEnv::of(&headers, Some(&kept("x-key: a", &["X-Key"]))).is_ok());
     }

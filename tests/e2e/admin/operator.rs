@@ -128,7 +128,7 @@ fn new_clients_of_a_paused_listener_wait_over_lines_and_are_asked_to_come_again_
     let mut before = Client::over_tcp(addresses[0]);
     before.request(1, "who", json!({}));
     let tcp = addresses[0].to_string();
-    assert!(said(&daemon, &["pause", "listener", &tcp]).contains("takes no new clients until it is resumed"));
+    assert!(said(&daemon, &["pause", "listener", &tcp]).contains("accepts no new clients until it is resumed"));
     said(&daemon, &["pause", "listener", "1"]);
     until_status(&daemon, "/readyz?listener=0", 404);
     let mut late = Client::over_tcp(addresses[0]);

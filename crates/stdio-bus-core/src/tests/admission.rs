@@ -238,7 +238,7 @@ fn a_header_of_an_untrusted_peer_is_recognised_with_any_cut() {
     let binary = &b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\xc0\0\x02\x01\0\x01\0\x02"[..];
     let proxy = Some(Proxies::Networks(networks(&["10.0.0.5"])));
     for (proxy, words) in [
-        (None, "no listeners[].proxy.from of its listener has 10.0.0.6:1"),
+        (None, "listeners[].proxy.from of its listener does not contain 10.0.0.6:1"),
         (proxy, "10.0.0.6:1 is not in listeners[].proxy.from"),
     ] {
         for header in [text, binary] {

@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Both ask under the same id, as clients do. The worker must not see it twice, so the bus replaces one.
     for (client, text) in clients.iter().zip(["one", "two"]) {
         let request = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"say\",\"params\":\"{text}\"}}\n");
-        tell(&mut bus, &mut now, Peer::Client(*client), &request, &mut queues);
+        send(&mut bus, &mut now, Peer::Client(*client), &request, &mut queues);
     }
 
     // The worker reads its stdin and answers; the second request first.
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("the worker reads   {line}");
         let request: serde_json::Value = serde_json::from_str(line)?;
         let answer = serde_json::json!({ "jsonrpc": "2.0", "id": request["id"], "result": request["params"] });
-        tell(&mut bus, &mut now, Peer::Worker(worker), &format!("{answer}\n"), &mut queues);
+        send(&mut bus, &mut now, Peer::Worker(worker), &format!("{answer}\n"), &mut queues);
     }
 
     // Each answer is with the client that asked, under the id that it used.
@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Gives lines of one peer to the core. The scanner wants [`PAD`] bytes before and behind them that it may look at.
-fn tell(bus: &mut Bus, now: &mut impl FnMut() -> Moment, from: Peer, lines: &str, queues: &mut Queues) {
+fn send(bus: &mut Bus, now: &mut impl FnMut() -> Moment, from: Peer, lines: &str, queues: &mut Queues) {
     let padded = [&[0; PAD], lines.as_bytes(), &[0; PAD]].concat();
     let mut window = Window::new(&padded, PAD, padded.len() - PAD);
     loop {

@@ -411,7 +411,7 @@ fn a_refused_upgrade_says_where_to_sign_in_as_a_refused_request_does() {
     let setup = with_admin(Setup::new([shared()]));
     let file = tokens(&setup, &["alice:secret-of-alice-1234567890"]);
     let oauth = json!({ "resource": "https://bus.example/acp", "authorization_servers": ["https://login.example"] });
-    let daemon = door_of(setup, json!({ "tokens_file": file, "oauth": oauth }));
+    let daemon = door_of(setup, json!({ "tokens_file": file, "oauth": oauth, "hosts": ["bus.example"] }));
     let upgrade = [
         ("Connection", "Upgrade"),
         ("Upgrade", "websocket"),

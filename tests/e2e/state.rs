@@ -356,7 +356,7 @@ fn two_daemons_do_not_share_a_folder_and_a_reload_does_not_move_it() {
     config["state"] = json!(daemon.path("elsewhere"));
     std::fs::write(daemon.path("config.json"), config.to_string()).expect("it is ours");
     daemon.signal(Signal::HUP);
-    daemon.logs(&["where sessions outlive the daemon (state)", "restart the daemon"]);
+    daemon.logs(&["sessions that outlive the daemon (state)", "restart the daemon"]);
     daemon.stop();
 }
 

@@ -13,7 +13,7 @@ pub fn ask(admin: &Path, path: &str) -> io::Result<String> {
 }
 
 /// Sends a POST.
-pub fn tell(admin: &Path, path: &str) -> io::Result<()> {
+pub fn post(admin: &Path, path: &str) -> io::Result<()> {
     request(admin, "POST", path, "202").map(drop)
 }
 

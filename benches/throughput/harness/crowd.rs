@@ -27,7 +27,7 @@ struct Member {
 }
 
 /// A received frame.
-pub enum Heard {
+pub enum Arrival {
     /// A ping, which was answered.
     Ping,
     Message,
@@ -63,7 +63,7 @@ impl Crowd {
     }
 
     /// Waits for frames, at most `most`, and reports each.
-    pub fn listen(&mut self, most: Duration, mut heard: impl FnMut(usize, Heard)) -> io::Result<()> {
+    pub fn listen(&mut self, most: Duration, mut arrived: impl FnMut(usize, Arrival)) -> io::Result<()> {
         let most = Timespec::try_from(most).map_err(io::Error::other)?;
         self.events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&most)) {
@@ -83,13 +83,13 @@ impl Crowd {
             let mut pongs = Vec::new();
             let mut lines = web::lines(&mut member.decoder, &mut self.buffer, count, |payload| {
                 pongs.extend_from_slice(&web::pong(payload));
-                heard(number, Heard::Ping);
+                arrived(number, Arrival::Ping);
             })?;
             if !pongs.is_empty() {
                 rustix::io::write(&member.socket, &pongs)?;
             }
             while let Some(end) = memchr::memchr(b'\n', lines) {
-                heard(number, Heard::Message);
+                arrived(number, Arrival::Message);
                 lines = &lines[end + 1..];
             }
         }

@@ -94,13 +94,13 @@ impl Installer {
         let Some(until) = self.until else { return Err("not there, and this run installs nothing".to_owned()) };
         progress(&format!("installing {name}"));
         let program = command.get_program().display().to_string();
-        let told = |error: io::Error| format!("{program}: {error}");
-        let mut output = tempfile::tempfile().map_err(told)?;
+        let failed = |error: io::Error| format!("{program}: {error}");
+        let mut output = tempfile::tempfile().map_err(failed)?;
         let both = [output.try_clone(), output.try_clone()];
         let [stdout, stderr] = both.map(|file| file.map_or_else(|_| Stdio::null(), Stdio::from));
-        let mut child = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn().map_err(told)?;
+        let mut child = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn().map_err(failed)?;
         let status = loop {
-            match child.try_wait().map_err(told)? {
+            match child.try_wait().map_err(failed)? {
                 Some(status) => break status,
                 None if Instant::now() >= until => {
                     let _ = child.kill();

@@ -64,7 +64,7 @@ enum Reader {
 }
 
 /// The kind of a received line.
-enum Heard {
+enum ReceivedLine {
     /// The answer to one of its requests.
     Answer,
     /// One of a stream.
@@ -232,7 +232,7 @@ impl Talk {
             }
             Reader::Lines | Reader::Answers(_) => member.lines.extend_from_slice(&self.buffer[..count]),
         }
-        let answers = self.hear(number);
+        let answers = self.sort_lines(number);
         if self.anew && answers > 0 {
             self.members[number].socket = None;
         }
@@ -240,7 +240,7 @@ impl Talk {
     }
 
     /// Handles complete lines.
-    fn hear(&mut self, number: usize) -> usize {
+    fn sort_lines(&mut self, number: usize) -> usize {
         let now = Instant::now();
         let member = &mut self.members[number];
         let (mut answers, mut rest) = (0, &member.lines[..]);
@@ -250,10 +250,10 @@ impl Talk {
             if line.is_empty() {
                 continue;
             }
-            match heard(line, number, &mut member.under_way, self.traffic, now, &mut self.times) {
-                Heard::Answer => answers += 1,
-                Heard::Part => self.done += 1,
-                Heard::Foreign => self.faults.misrouted += 1,
+            match classify(line, number, &mut member.under_way, self.traffic, now, &mut self.times) {
+                ReceivedLine::Answer => answers += 1,
+                ReceivedLine::Part => self.done += 1,
+                ReceivedLine::Foreign => self.faults.misrouted += 1,
             }
         }
         let taken = member.lines.len() - rest.len();
@@ -266,30 +266,32 @@ impl Talk {
 }
 
 /// Classifies a line for a client.
-fn heard(
+fn classify(
     line: &[u8],
     number: usize,
     under_way: &mut VecDeque<(u64, Instant)>,
     traffic: Traffic,
     now: Instant,
     times: &mut Histogram<u64>,
-) -> Heard {
+) -> ReceivedLine {
     if let Some(id) = id_of(line) {
-        let Some(place) = under_way.iter().position(|(awaited, _)| *awaited == id) else { return Heard::Foreign };
+        let Some(place) = under_way.iter().position(|(awaited, _)| *awaited == id) else {
+            return ReceivedLine::Foreign;
+        };
         let sent = under_way.remove(place).map_or(now, |(_, sent)| sent);
         if !matches!(traffic, Traffic::Tokens { .. }) {
             times.saturating_record((now - sent).as_nanos() as u64);
         }
-        return Heard::Answer;
+        return ReceivedLine::Answer;
     }
     let session_at = STAMP_AT - SESSION_BEFORE_STAMP;
     if line.get(session_at..session_at + SESSION_LEN) != Some(session(number).as_bytes()) {
-        return Heard::Foreign;
+        return ReceivedLine::Foreign;
     }
     let stamp = line.get(STAMP_AT..STAMP_AT + STAMP_LEN).and_then(|stamp| std::str::from_utf8(stamp).ok());
     let stamp = stamp.and_then(|stamp| u64::from_str_radix(stamp, 16).ok());
     times.saturating_record(stamp.map_or(0, |stamp| wall_nanos().saturating_sub(stamp)));
-    Heard::Part
+    ReceivedLine::Part
 }
 
 /// The id of an answer, wherever it is in it.

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::harness::Harness;
 use crate::harness::address::Transport;
-use crate::harness::admin::{ask, tell};
+use crate::harness::admin::{ask, post};
 use crate::harness::client::{Client, request};
 use crate::harness::machine::{self, Placement};
 use crate::harness::measure::{self, Over, first, joined, median, progress};
@@ -120,7 +120,7 @@ fn longest_wait(server: &Server, until: Instant, over: &AtomicBool) -> io::Resul
 fn reload(server: &Server, round: usize, until: Instant) -> io::Result<f64> {
     server.configure(|configuration| configuration["limits"]["quiesce_sec"] = json!(100 + round))?;
     let began = Instant::now();
-    tell(&server.admin, "/reload")?;
+    post(&server.admin, "/reload")?;
     wait_until_over(&server.admin, until)?;
     Ok(began.elapsed().as_secs_f64() * 1e3)
 }
@@ -145,7 +145,7 @@ fn rolling(harness: &Harness) -> io::Result<Goal> {
     let began = Instant::now();
     let (before, _) = stream_of_requests(&server, until, || Ok(began.elapsed() > time))?;
     let processes = server.workers();
-    tell(&server.admin, "/restart-pool?pool=bench")?;
+    post(&server.admin, "/restart-pool?pool=bench")?;
     let is_replaced = || {
         let workers = server.workers();
         // They start on the daemon's CPU. One that has ended meanwhile is skipped.
@@ -196,10 +196,10 @@ fn stream_of_requests(
             }
             Ok(())
         });
-        let (mut heard, mut failed) = (0, 0);
+        let (mut received, mut failed) = (0, 0);
         loop {
             let sent = sent_at.lock().expect("no thread panics").len();
-            if heard == sent {
+            if received == sent {
                 if is_over.load(Ordering::Relaxed) {
                     break;
                 }
@@ -210,7 +210,7 @@ fn stream_of_requests(
             let id = answer["id"].as_u64().ok_or_else(|| io::Error::other("an answer without an id"))? as usize;
             let sent = sent_at.lock().expect("no thread panics")[id];
             times.saturating_record(sent.elapsed().as_nanos() as u64);
-            (heard, failed) = (heard + 1, failed + usize::from(answer.get("result").is_none()));
+            (received, failed) = (received + 1, failed + usize::from(answer.get("result").is_none()));
         }
         joined(sending.join())?;
         Ok((times.value_at_quantile(0.99) as f64 / 1e6, failed))

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::harness::Harness;
 use crate::harness::address::Transport;
-use crate::harness::crowd::{Crowd, Heard};
+use crate::harness::crowd::{Arrival, Crowd};
 use crate::harness::machine::{self, Placement, Usage};
 use crate::harness::measure::{first, progress, put_first};
 use crate::harness::request::{request, set_id};
@@ -95,7 +95,7 @@ fn greet(crowd: &mut Crowd, member: usize) -> io::Result<()> {
     crowd.send(member, &web::frame(line.trim_ascii_end()))?;
     let (begun, mut is_answered) = (Instant::now(), false);
     while !is_answered {
-        crowd.listen(Duration::from_millis(100), |_, heard| is_answered |= matches!(heard, Heard::Message))?;
+        crowd.listen(Duration::from_millis(100), |_, arrived| is_answered |= matches!(arrived, Arrival::Message))?;
         if begun.elapsed() > Duration::from_secs(10) {
             return Err(io::Error::other("no answer in ten seconds"));
         }
@@ -107,8 +107,8 @@ fn greet(crowd: &mut Crowd, member: usize) -> io::Result<()> {
 fn pings_during(crowd: &mut Crowd, time: Duration) -> io::Result<Vec<u64>> {
     let (begun, mut pings) = (Instant::now(), Vec::new());
     while let Some(rest) = time.checked_sub(begun.elapsed()).filter(|rest| !rest.is_zero()) {
-        crowd.listen(rest, |_, heard| {
-            if let Heard::Ping = heard {
+        crowd.listen(rest, |_, arrived| {
+            if let Arrival::Ping = arrived {
                 pings.push(begun.elapsed().as_millis() as u64);
             }
         })?;

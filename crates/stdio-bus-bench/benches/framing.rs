@@ -29,7 +29,7 @@ fn reads(criterion: &mut Criterion) {
                     let end = PAD + kept + read.len();
                     buffer[PAD + kept..end].copy_from_slice(read);
                     let window = Window::new(&buffer, PAD, end);
-                    let consumed = core.tell_window(from, window, |effect| {
+                    let consumed = core.send_window(from, window, |effect| {
                         black_box(effect);
                     });
                     buffer.copy_within(PAD + consumed..end, PAD);

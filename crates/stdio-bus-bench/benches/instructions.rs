@@ -73,12 +73,12 @@ impl Case {
             "calls" | "modern" | "progress" | "rules" => {
                 let has_token = name == "progress";
                 let asks = |id| if name == "modern" { modern_call(id) } else { call(id, has_token) };
-                let told = (0..MANY).filter(|_| has_token).map(|at| Lines::new([progress(id(at))]));
+                let progresses = (0..MANY).filter(|_| has_token).map(|at| Lines::new([progress(id(at))]));
                 let denied = if name == "rules" { vec!["delete_*".to_owned(), "shell".to_owned()] } else { Vec::new() };
                 Self {
                     core: Core::with_rules(MANY, 1, ToolRules { deny: denied, ..ToolRules::default() }),
                     clients: (0..MANY).map(|at| (at, Lines::new([asks(id(at))]))).collect(),
-                    worker: told.chain((0..MANY).map(|at| Lines::new([answer(id(at))]))).collect(),
+                    worker: progresses.chain((0..MANY).map(|at| Lines::new([answer(id(at))]))).collect(),
                     each: MANY,
                     makes: None,
                 }

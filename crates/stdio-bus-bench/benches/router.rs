@@ -88,7 +88,7 @@ fn translated(bencher: &mut Bencher<'_>, half: Half) {
         for _ in 0..turns {
             let mut made = Vec::with_capacity(READ);
             let began = Instant::now();
-            core.tell_window(Peer::Client(core.clients[1]), second.window(), |effect| {
+            core.send_window(Peer::Client(core.clients[1]), second.window(), |effect| {
                 if let Effect::Insert { text, .. } = effect {
                     made.push(text);
                 }
@@ -180,7 +180,7 @@ fn new_names(bencher: &mut Bencher<'_>, workers: usize) {
             let mut asked = Vec::with_capacity(READ);
             let client = Peer::Client(core.clients[0]);
             let began = Instant::now();
-            core.tell_window(client, requests.window(), |effect| {
+            core.send_window(client, requests.window(), |effect| {
                 if let Effect::Copy { to, .. } = effect {
                     asked.push(to);
                 }
@@ -188,7 +188,7 @@ fn new_names(bencher: &mut Bencher<'_>, workers: usize) {
             time += began.elapsed();
             // Adjacent lines for one worker are one effect.
             for (at, answer) in answers.iter().enumerate() {
-                core.tell(*asked.get(at).unwrap_or(&asked[0]), answer);
+                core.send(*asked.get(at).unwrap_or(&asked[0]), answer);
             }
         }
         time

@@ -223,7 +223,7 @@ pub fn seats(stage: &Stage<'_>) -> io::Result<Outcome> {
         text: format!(
             "the ninth gets {}: {message}; own {}",
             error["code"],
-            if beside { "goes on" } else { "does not" }
+            if beside { "continues" } else { "does not" }
         ),
         reached: message.contains(&SEATS.to_string()) && beside,
         figures: json!({ "error": error, "own_continues": beside }),

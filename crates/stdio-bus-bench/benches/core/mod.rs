@@ -85,20 +85,20 @@ impl Core {
     }
 
     /// Passes lines to the core and discards its effects.
-    pub fn tell(&mut self, from: Peer, lines: &Lines) {
-        self.tell_window(from, lines.window(), |effect| {
+    pub fn send(&mut self, from: Peer, lines: &Lines) {
+        self.send_window(from, lines.window(), |effect| {
             black_box(effect);
         });
     }
 
     /// The same for a client.
     pub fn client(&mut self, client: usize, lines: &Lines) {
-        self.tell(Peer::Client(self.clients[client]), lines);
+        self.send(Peer::Client(self.clients[client]), lines);
     }
 
     /// The same for a worker.
     pub fn worker(&mut self, worker: usize, lines: &Lines) {
-        self.tell(Peer::Worker(self.workers[worker]), lines);
+        self.send(Peer::Worker(self.workers[worker]), lines);
     }
 
     /// Lets the workers read their input, before clients would have to take turns.
@@ -113,7 +113,7 @@ impl Core {
     }
 
     /// Passes a window to the core, and each effect to `take`. Returns how many bytes were consumed.
-    pub fn tell_window(&mut self, from: Peer, mut window: Window<'_>, mut take: impl FnMut(Effect)) -> usize {
+    pub fn send_window(&mut self, from: Peer, mut window: Window<'_>, mut take: impl FnMut(Effect)) -> usize {
         self.now += 1000;
         self.workers_read();
         let mut consumed = 0;

@@ -1244,7 +1244,7 @@ fn a_source_with_most_sessions_gives_way_to_the_others() {
         (0..3).for_each(|_| assert_eq!(begins(client).status, 200));
     }
     assert_eq!(bob.call(1, "m", json!({}))["id"], 1, "it is idle longest, and stays");
-    assert_eq!(daemon.log().matches("reason=session_evicted").count(), 6);
+    daemon.until("six evictions are logged", || daemon.log().matches("reason=session_evicted").count() == 6);
     daemon.stop();
 }
 

@@ -268,8 +268,8 @@ impl Tasks {
     /// A worker's notification may report a task.
     pub(crate) fn note_update(&mut self, ctx: &mut Ctx, said: &WorkerMessage<'_>) {
         let &WorkerMessage { from: worker, line, .. } = said;
-        let tells = |name: &[u8]| has_method(line, name);
-        if self.is_empty() || !(tells(b"notifications/tasks") || tells(b"notifications/tasks/status")) {
+        let has_name = |name: &[u8]| has_method(line, name);
+        if self.is_empty() || !(has_name(b"notifications/tasks") || has_name(b"notifications/tasks/status")) {
             return;
         }
         let Some((params, fleet)) = member(line.get(line.span), b"params").zip(ctx.workers.fleet_of(worker)) else {

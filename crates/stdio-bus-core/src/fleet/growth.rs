@@ -20,11 +20,11 @@ use crate::settings::{Pool, Settings};
 use crate::timers::Timer;
 
 /// How soon a worker that has got a request is looked at, and how often while it is busy and its pool may grow.
-const LOOKS: Duration = Duration::from_millis(50);
-/// The same while it is not busy.
-const SELDOM: Duration = Duration::from_millis(250);
-/// The same if the pool cannot grow.
-const RARELY: Duration = Duration::from_secs(1);
+const EVERY_BUSY: Duration = Duration::from_millis(50);
+/// How often while it is not busy.
+const EVERY_IDLE: Duration = Duration::from_millis(250);
+/// How often if it is busy and its pool cannot grow.
+const EVERY_FULL: Duration = Duration::from_secs(1);
 
 /// The workers that a fleet has beyond `instances`.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Settings {
     /// How soon a worker of this pool that owes something is looked at for any reason, if at all.
     pub(super) fn first_tick(&self, pool: PoolId) -> Option<Duration> {
         let grows = self.pools.get(pool.index()).is_some_and(Pool::grows);
-        self.first_look(pool).into_iter().chain(grows.then_some(LOOKS)).min()
+        self.first_look(pool).into_iter().chain(grows.then_some(EVERY_BUSY)).min()
     }
 }
 
@@ -92,8 +92,8 @@ impl Fleets {
         here.slot_of(key)?;
         let now = ctx.time.now();
         // One look is at all of them.
-        if here.growth.looked_at.after(LOOKS / 2) > now {
-            return Some(now.after(LOOKS));
+        if here.growth.looked_at.after(EVERY_BUSY / 2) > now {
+            return Some(now.after(EVERY_BUSY));
         }
         here.growth.looked_at = now;
         let here = &self.pools[fleet];
@@ -116,9 +116,9 @@ impl Fleets {
             self.grow(ctx, fleet);
         }
         Some(now.after(match () {
-            () if is_busy && !may_grow => RARELY,
-            () if is_busy => LOOKS,
-            () => SELDOM,
+            () if is_busy && !may_grow => EVERY_FULL,
+            () if is_busy => EVERY_BUSY,
+            () => EVERY_IDLE,
         }))
     }
 

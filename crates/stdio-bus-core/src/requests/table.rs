@@ -567,7 +567,7 @@ impl Requests {
         }
     }
 
-    /// A request leaves this list, in which it stands between these.
+    /// A request leaves this list, in which it is between these.
     #[inline]
     fn unlink(&mut self, before: u16, after: u16, asked: &mut AskerList) {
         match self.table.in_slot_mut(before.into()) {

@@ -26,7 +26,7 @@ fn a_byte_order_mark_ahead_of_the_first_line_is_passed_over() {
         in_pieces(&mut bench, worker, b"\xef\xbb\xbf{\"id\":1,\"result\":1}\n{\"id\":2,\"result\":2}\n", piece);
         assert_eq!(bench.read(client), [r#"{"id":1,"result":1}"#, r#"{"id":2,"result":2}"#]);
         bench.write_bytes(client, b"\xef\xbb\xbf{\"id\":3,\"method\":\"m\"}\n");
-        assert_eq!(bench.read_error(client).0, "client_malformed", "it stands ahead of the first line alone");
+        assert_eq!(bench.read_error(client).0, "client_malformed", "it is ahead of the first line alone");
     }
 }
 

@@ -152,7 +152,7 @@ fn a_child_announced_while_its_parent_is_loaded_is_the_loading_clients() {
     bench.write(worker, &announced("a", "c"));
     bench.breaks(first);
     bench.gone(first);
-    bench.write(worker, &update("c", "nobody hears it"));
+    bench.write(worker, &update("c", "nobody gets it"));
     assert!(bench.read(second).is_empty());
     let third = bench.client();
     bench.write(third, &ask(9, "session/load", "a"));
@@ -478,7 +478,7 @@ fn a_worker_started_later_is_asked_for_children_too() {
 }
 
 /// Whatever happens to sessions with children, the bus keeps a child with its parent (it checks that after each step), no
-/// client hears of another's, and lines on the fast path go where the others go.
+/// client learns of another's, and lines on the fast path go where the others go.
 #[test]
 fn no_client_learns_of_anothers_children_whatever_happens() {
     for seed in 1..=60_u64 {

@@ -715,11 +715,11 @@ fn works(bench: &mut Bench, client: Peer, worker: Peer) {
     bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
     bench.write(client, r#"{"id":2,"method":"session/prompt","params":{"sessionId":"s"}}"#);
     bench.write(worker, r#"{"id":2,"result":{}}"#);
-    tells(bench, worker, "running");
+    reports_state(bench, worker, "running");
     assert_eq!(bench.read(client).len(), 4);
 }
 
-fn tells(bench: &mut Bench, worker: Peer, state: &str) {
+fn reports_state(bench: &mut Bench, worker: Peer, state: &str) {
     let update = format!(r#"{{"sessionUpdate":"state_update","state":"{state}"}}"#);
     bench.write(worker, &format!(r#"{{"method":"session/update","params":{{"sessionId":"s","update":{update}}}}}"#));
 }
@@ -734,7 +734,7 @@ fn a_worker_active_in_a_session_without_an_owner_is_not_replaced_before_it_is_id
     bench.reload(&changed(&before));
     bench.pass(seconds(60));
     assert_eq!(bench.stop_actions(old), []);
-    tells(&mut bench, old, "idle");
+    reports_state(&mut bench, old, "idle");
     bench.stops(old);
 }
 
@@ -748,7 +748,7 @@ fn a_drain_waits_for_an_active_session_without_pending_requests() {
     bench.shutdown();
     bench.pass(seconds(30));
     assert_eq!((bench.how_closed(client), bench.stop_actions(worker)), (None, vec![]));
-    tells(&mut bench, worker, "idle");
+    reports_state(&mut bench, worker, "idle");
     bench.pass(seconds(1));
     assert_eq!(bench.how_closed(client), Some(Close::Refuse));
     assert_eq!(bench.read(client).len(), 1, "it has heard of the end");

@@ -77,7 +77,7 @@ impl Identity {
     /// RuleScope a request is from. `groups` are those that pools are for.
     ///
     /// # Errors
-    /// A field is there and its sender not believed, or the name is none, or a field stands more than once.
+    /// A field is there and its sender not believed, or the name is none, or a field occurs more than once.
     pub(super) fn named(
         &self,
         claims: Claims<'_>,

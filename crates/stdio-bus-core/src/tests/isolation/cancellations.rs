@@ -72,7 +72,7 @@ fn a_late_cancellation_of_a_worker_hits_no_request_of_another_one() {
         bench.write(late, ask);
         bench.write(client, r#"{"id":1,"result":{}}"#);
         bench.read(client);
-        // Only a client that has the worker for itself hears of a request that is over.
+        // Only a client that has the worker for itself learns of a request that is over.
         let heard = usize::from(assignment == Assignment::Dedicated);
         bench.write(late, forms[0]);
         assert_eq!(bench.read(client), vec![forms[0]; heard], "nothing is there that it could hit");

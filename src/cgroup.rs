@@ -6,7 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-/// The share of the limit that `max_memory` may be: the rest is for tables, code and kernel memory charged to us.
+/// The share of the memory of the daemon that `max_memory` may be: the rest is for tables, code and kernel memory charged to
+/// us.
 const PARTS: (u64, u64) = (3, 4);
 
 const MEMBERSHIP: &str = "/proc/self/cgroup";
@@ -20,6 +21,11 @@ struct Controller {
     name: &'static str,
     file: &'static str,
     file_of_version_1: &'static str,
+}
+
+/// What the daemon needs at most, in the unit of `max_memory`: no control group of this size is warned of.
+pub fn memory_of_daemon(max_memory: u64) -> u64 {
+    (max_memory * PARTS.1).div_ceil(PARTS.0)
 }
 
 /// The warning if `max_memory`, in bytes, is more than three quarters of our control group's memory limit.

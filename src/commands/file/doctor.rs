@@ -272,7 +272,7 @@ fn memory(config: &Config) -> Finding {
 /// The memory that the daemon and all its workers need, as far as that can be known: an agent's use depends on its
 /// requests. `allowed` is the limit of our control group, `meminfo` the kernel's file.
 fn memory_of_all(config: &Config, allowed: Option<u64>, meminfo: Option<&str>) -> Finding {
-    let ours = config.limits.max_memory as u64 / MIB * 5 / 4;
+    let ours = cgroup::memory_of_daemon(config.limits.max_memory as u64) / MIB;
     let is_small = |pool: &PoolConfig| {
         let name = pool.program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         ["stdio_bus", "openai-agent"].contains(&name)
@@ -472,7 +472,7 @@ mod tests {
         let meminfo = Some("MemTotal:       16777216 kB\nMemFree: 1 kB\n");
         let memory = memory_of_all(&config, None, meminfo);
         assert_eq!(memory.verdict, Verdict::Warning, "{memory:?}");
-        assert!(memory.text.contains(": 50320 MiB; this machine has 16384 MiB, which leaves 16 MiB"), "{memory:?}");
+        assert!(memory.text.contains(": 50341 MiB; this machine has 16384 MiB, which leaves 16 MiB"), "{memory:?}");
         config.pools[0].program = "/usr/local/bin/openai-agent".into();
         assert_eq!(memory_of_all(&config, None, meminfo).verdict, Verdict::Good);
         let memory = memory_of_all(&config, Some(1 << 30), meminfo);

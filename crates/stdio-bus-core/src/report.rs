@@ -92,7 +92,7 @@ reasons! {
     PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",
     WorkerAwaited "worker_awaited" Info "A client waits for the first answer of its own worker, which may still be starting.",
     NoWorker "no_worker" Warn fails -32010 "No worker of the pool is running.",
-    RequestLost "request_lost" Warn fails -32011 "The worker of a request or of its session ended; the client reads worker_exited.",
+    RequestLost "request_lost" Warn fails -32011 "The worker of a request or of its session ended; the client reads which of the reasons of -32011 it was.",
     SessionLimit "session_limit" Warn fails -32012 "The session table is full.",
     PendingLimit "pending_limit" Warn fails -32013 "The table of pending requests is full.",
     SessionDenied "session_denied" Warn fails -32014 "A client named a session of another client.",

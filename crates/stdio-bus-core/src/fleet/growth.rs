@@ -3,9 +3,10 @@
 //! gets one request at a time, while it owes one and has run for a second. A subscription is no work. Workers are looked at
 //! as long as they owe answers, so that lines on the usual way pay nothing for it.
 //!
-//! What is beyond `instances` leaves after `idle_stop` without work, as what is replaced does (`rollout.rs`). So that a
-//! worker becomes idle although all take turns, it gets no turns while fewer have sufficed for `idle_stop`: it keeps its
-//! requests, its sessions and the clients that have it. It gets turns again before another worker is started.
+//! What is beyond `instances` leaves after `idle_stop` without work, as what is replaced does (`rollout.rs`), unless all
+//! other workers are busy: the pool would start another one at once. So that a worker becomes idle although all take turns,
+//! it gets no turns while fewer have sufficed for `idle_stop`: it keeps its requests, its sessions and the clients that have
+//! it. It gets turns again before another worker is started.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -97,21 +98,12 @@ impl Fleets {
         }
         here.growth.looked_at = now;
         let here = &self.pools[fleet];
-        let (limit, open) = (settings.concurrency.max(1), settings.instances + here.growth.open);
         let owed = |key: WorkerKey| ctx.workers.get(key).map_or(0, |worker| worker.end.to_answer.owed() as usize);
-        // One on trial gets one request at a time, and is busy with that once it has had a chance to answer it.
-        let is_busy = |key: WorkerKey| {
-            let Some(worker) = ctx.workers.get(key).filter(|worker| worker.runs()) else { return false };
-            let limit = if worker.is_on_trial() { 1 } else { limit };
-            owed(key) >= limit && !worker.has_had_no_chance(now)
-        };
         let all: usize = here.slots.iter().filter_map(|slot| slot.worker).map(owed).sum();
-        let mut taking_turns = here.slots.iter().take(open).filter(|slot| !slot.is_out).peekable();
-        let are_busy = taking_turns.peek().is_some() && taking_turns.all(|slot| slot.worker.is_some_and(&is_busy));
-        let is_busy = is_busy(key);
+        let (are_busy, is_busy) = (self.pools.are_all_busy(ctx, fleet, None), is_busy(ctx, settings, key));
         let may_grow = here.growth.open < here.growth.more || self.pools.may_start_one_more(ctx, fleet);
         let growth = &mut self.pools[fleet].growth;
-        growth.peak = growth.peak.max(all.div_ceil(limit));
+        growth.peak = growth.peak.max(all.div_ceil(settings.concurrency.max(1)));
         if are_busy && may_grow {
             self.grow(ctx, fleet);
         }
@@ -216,6 +208,10 @@ impl Fleets {
         if !may_shrink || is_changing || self.queue.has_any_for(&self.balancer, fleet) {
             return;
         }
+        // The pool would start another one at once.
+        if self.pools.are_all_busy(ctx, fleet, Some(key)) {
+            return;
+        }
         let here = &mut self.pools[fleet];
         // Those that have no worker are given up first, so that no fewer than `instances` are left.
         while here.growth.more > 0
@@ -254,6 +250,17 @@ impl Pools {
         self.of(pool).map(|fleet| self[fleet].growth.more).sum()
     }
 
+    /// Whether all workers of a fleet that take turns are busy, without regard to this one.
+    fn are_all_busy(&self, ctx: &Ctx, fleet: FleetId, except: Option<WorkerKey>) -> bool {
+        let (here, settings) = (&self[fleet], &ctx.settings.pools[fleet]);
+        let open = settings.instances + here.growth.open;
+        let is_other = |worker: Option<WorkerKey>| except.is_none() || worker != except;
+        let taking_turns = here.slots.iter().take(open).filter(|slot| !slot.is_out && is_other(slot.worker));
+        let mut taking_turns = taking_turns.peekable();
+        let is_busy = |key: WorkerKey| is_busy(ctx, settings, key);
+        taking_turns.peek().is_some() && taking_turns.all(|slot| slot.worker.is_some_and(is_busy))
+    }
+
     /// Whether a pool may start one more worker than it keeps. One whose workers crash may not.
     fn may_start_one_more(&self, ctx: &Ctx, fleet: FleetId) -> bool {
         let (here, settings) = (&self[fleet], &ctx.settings.pools[fleet]);
@@ -269,6 +276,14 @@ impl Pools {
             && !self.is_full(ctx, fleet)
             && !self.are_heavy(ctx)
     }
+}
+
+/// Whether a worker owes so many answers that its pool grows if the others do, too. One on trial gets one request at a time,
+/// and is busy with that once it has had a chance to answer it.
+fn is_busy(ctx: &Ctx, settings: &Pool, key: WorkerKey) -> bool {
+    let Some(worker) = ctx.workers.get(key).filter(|worker| worker.runs()) else { return false };
+    let limit = if worker.is_on_trial() { 1 } else { settings.concurrency.max(1) };
+    worker.end.to_answer.owed() as usize >= limit && !worker.has_had_no_chance(ctx.time.now())
 }
 
 /// Panics if a fleet has more workers than it may have.

@@ -108,6 +108,21 @@ fn what_is_beyond_instances_leaves_when_it_was_not_needed_for_idle_stop_sec() {
 }
 
 #[test]
+fn the_only_idle_worker_stays_while_the_others_are_busy_for_longer_than_idle_stop_sec() {
+    for assignment in SHARED {
+        let mut bench = bench(assignment);
+        let client = bench.client();
+        bench.asks(client, 0..2);
+        bench.pass(5 * IDLE);
+        assert_eq!(bench.workers.len(), 2, "no worker is started to replace one that has just left: {assignment:?}");
+        assert!(bench.stop_actions(bench.worker(1)).is_empty());
+        bench.all_answer();
+        bench.pass(3 * IDLE);
+        bench.ends_at_end(bench.worker(1));
+    }
+}
+
+#[test]
 fn a_pool_that_has_grown_becomes_smaller_although_a_client_asks_now_and_then() {
     let mut bench = bench(Assignment::RoundRobin);
     bench.grows_fully();

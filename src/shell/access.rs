@@ -45,7 +45,7 @@ impl Sender {
     }
 }
 
-/// By what clients were admitted, as long as they are there.
+/// The credential by which each connected client was admitted.
 #[derive(Default)]
 pub(super) struct Grants {
     /// The bearers of tokens, which may be revoked, with their listeners.

@@ -6,12 +6,12 @@
 //!
 //! State is at the bottom, operations on it are above. State, owned by the reactor: `connections.rs` is the table of
 //! all connections. What moves their bytes is in `transport.rs`, with `inbox.rs` and `outbox.rs`; above it
-//! `protocol.rs` says what they speak: lines, WebSocket (`websocket.rs`, `framing.rs`) or HTTP (`http/exchange.rs`).
+//! `protocol.rs` says what they speak: lines, WebSocket (`websocket.rs`, `websocket_output.rs`) or HTTP (`http/exchange.rs`).
 //! `endpoint.rs` and `stderr.rs` are what is known of a peer of the core. Besides, `connection_counts.rs`,
 //! `listeners.rs`, `memory_pressure.rs`, `stdio.rs`, `timers.rs`. Operations: `accept.rs` accepts connections,
 //! `life.rs` has their lives in order, whatever they speak; those of peers of the core are read in `read.rs`, written
 //! in `write.rs` and closed in `close.rs`; `eviction.rs` chooses which of them is evicted when there is no room,
-//! `handshakes` handles PROXY headers and WebSocket requests, `http` requests, `frames.rs` WebSocket control frames,
+//! `handshakes` handles PROXY headers and WebSocket requests, `http` requests, `websocket_control.rs` WebSocket control frames,
 //! `liveness.rs` failed networks, `workers` processes, `reload` changed configurations and tokens, `memory.rs` memory
 //! pressure, and `effects.rs` carries out the core's effects, on what `receivers.rs` finds for the peer that they name.
 //!
@@ -30,8 +30,6 @@ mod effects;
 mod endpoint;
 mod eviction;
 mod exit_watchdog;
-mod frames;
-mod framing;
 mod handshakes;
 mod http;
 mod inbox;
@@ -69,6 +67,8 @@ mod timers;
 mod transport;
 mod turn;
 mod websocket;
+mod websocket_control;
+mod websocket_output;
 mod workers;
 mod write;
 mod write_stdio;

@@ -1,5 +1,5 @@
 //! An output queue, in order: chunks that lines were copied to, and long lines that are held where they were received.
-//! What is queued is what is sent: a WebSocket queues frames (`framing.rs`).
+//! What is queued is what is sent: a WebSocket queues frames (`websocket_output.rs`).
 
 use std::cell::Cell;
 use std::collections::VecDeque;

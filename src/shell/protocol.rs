@@ -69,7 +69,7 @@ impl Protocol {
     /// The system is out of memory: so many bytes of lines are lost ([`Outbox::push`]).
     pub(super) fn push(&mut self, outbox: &mut Outbox, bytes: &[u8], buffers: &mut Buffers) -> Result<(), usize> {
         match self {
-            Self::WebSocket(_, web) => web.framing.push(outbox, bytes, None, buffers),
+            Self::WebSocket(_, web) => web.output.push(outbox, bytes, None, buffers),
             Self::Lines(_) | Self::Http(_) => outbox.push(bytes, buffers),
         }
     }
@@ -89,7 +89,7 @@ impl Protocol {
         match self {
             Self::WebSocket(_, web) => {
                 let bytes = storage.bytes(start, end);
-                web.framing.push(outbox, bytes, Some((&storage, start)), buffers)
+                web.output.push(outbox, bytes, Some((&storage, start)), buffers)
             }
             Self::Lines(_) | Self::Http(_) => outbox.hold(storage, start, end),
         }
@@ -98,7 +98,7 @@ impl Protocol {
     /// The write of the next bytes there, and their number; valid until the next call of [`Protocol::advance`].
     pub(super) fn next(&mut self, outbox: &mut Outbox, to: RawFd, is_socket: bool) -> Option<(Submission, usize)> {
         match self {
-            Self::WebSocket(_, web) => web.framing.next(outbox, to),
+            Self::WebSocket(_, web) => web.output.next(outbox, to),
             Self::Lines(_) | Self::Http(_) => outbox.next(to, is_socket),
         }
     }
@@ -106,7 +106,7 @@ impl Protocol {
     /// Removes the first `bytes` of the output, which were written. Returns how many bytes of lines that is.
     pub(super) fn advance(&mut self, outbox: &mut Outbox, bytes: usize, buffers: &mut Buffers) -> usize {
         match self {
-            Self::WebSocket(_, web) => web.framing.advance(outbox, bytes, buffers),
+            Self::WebSocket(_, web) => web.output.advance(outbox, bytes, buffers),
             Self::Lines(_) | Self::Http(_) => {
                 outbox.advance(bytes, buffers);
                 bytes
@@ -130,7 +130,7 @@ impl Protocol {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Lines(_) => 0,
-            Self::WebSocket(_, web) => web.framing.weight(),
+            Self::WebSocket(_, web) => web.output.weight(),
             Self::Http(exchange) => exchange.weight(),
         }
     }

@@ -105,8 +105,8 @@ pub(super) enum Drain {
 }
 
 /// The first delay before a socket without room is tried again; doubled until it has room.
-const FIRST_BACKOFF: Duration = Duration::from_millis(10);
-const LONGEST_BACKOFF: Duration = Duration::from_millis(640);
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+const LONGEST_RETRY: Duration = Duration::from_millis(640);
 
 /// The state of an output that may be full.
 #[derive(Default)]
@@ -140,7 +140,7 @@ impl Room {
     /// There was no room: schedules a retry, unless one is scheduled.
     pub(super) fn none(&mut self, now: Moment) {
         let retry = self.retry.get_or_insert_default();
-        retry.backoff = (retry.backoff * 2).clamp(FIRST_BACKOFF, LONGEST_BACKOFF);
+        retry.backoff = (retry.backoff * 2).clamp(FIRST_RETRY, LONGEST_RETRY);
         retry.at.get_or_insert(now.after(retry.backoff));
     }
 
@@ -379,11 +379,11 @@ mod tests {
         for _ in 0..8 {
             room.none(now);
             delays.push(room.due().expect("it waits").since(now).as_millis());
-            assert!(room.take_due(now.after(LONGEST_BACKOFF)) && !room.waits());
+            assert!(room.take_due(now.after(LONGEST_RETRY)) && !room.waits());
         }
         assert_eq!(delays, [10, 20, 40, 80, 160, 320, 640, 640]);
         assert!(!room.took(9));
         room.none(now);
-        assert_eq!(room.due(), Some(now.after(FIRST_BACKOFF)));
+        assert_eq!(room.due(), Some(now.after(FIRST_RETRY)));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::framing::Framing;
+use super::websocket_output::WebSocketOutput;
 use crate::bus::port::{Moment, Reason};
 use crate::websocket::Role;
 use crate::websocket::close::{self, Violation};
@@ -13,7 +13,7 @@ use crate::websocket::frame::{Decoder, FrameEvent, Received};
 pub(super) struct WebSocket {
     decoder: Decoder,
     /// Of its output.
-    pub framing: Framing,
+    pub output: WebSocketOutput,
     /// A binary message was received, and reported to the core.
     pub saw_binary: bool,
     pub has_reported_binary: bool,
@@ -43,7 +43,7 @@ impl WebSocket {
     pub(super) fn new(terms: &crate::config::Web, longest: usize, now: Moment) -> Self {
         Self {
             decoder: Decoder::new(Role::Server, longest as u64),
-            framing: Framing::default(),
+            output: WebSocketOutput::default(),
             saw_binary: false,
             has_reported_binary: false,
             ending: None,
@@ -61,7 +61,7 @@ impl WebSocket {
         let mut received = Received::new(bytes, received);
         while let Some(event) = self.decoder.next(&mut received) {
             match event {
-                FrameEvent::Ping(payload) => self.framing.answer(payload),
+                FrameEvent::Ping(payload) => self.output.answer(payload),
                 FrameEvent::Close { code, .. } => self.ending = Some(Ending::Left(code)),
                 FrameEvent::Fault(fault) => self.ending = Some(Ending::Fault(fault)),
                 // Binary messages are ignored (ACP's remote transport).
@@ -113,7 +113,7 @@ impl WebSocket {
     /// Queues the close frame, if it has one and has not queued it. Stops pings. Returns whether it did.
     pub(super) fn queue_close_frame(&mut self) -> bool {
         let Some((code, reason)) = self.close_frame.take() else { return false };
-        self.framing.queue_control(&encode::close(code, reason, None));
+        self.output.queue_control(&encode::close(code, reason, None));
         self.close_frame_queued = true;
         self.heartbeat.stop();
         true

@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2 (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>): parses the
-//! header that a proxy sends before the client's bytes. It knows no socket.
+//! The PROXY protocol (PROXY header), versions 1 and 2: parses the header that a proxy sends before the client's bytes
+//! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>). It knows no socket.
 //!
 //! This file finds the end of a header; the crate `proxy-header`, which only sees complete headers, parses it: so the
 //! result does not depend on how the bytes are cut.

@@ -420,17 +420,17 @@ struct Wait {
     time: Duration,
 }
 
-/// Slots of the table of those who wait that are of peers; requests follow.
+/// Slots of the `waiting` table that are of peers; requests follow.
 fn peers(view: &View<'_>) -> usize {
     view.bus.view().client_slots() + view.bus.view().worker_slots()
 }
 
-/// The request in a slot of the table of those who wait.
+/// The request in a slot of the `waiting` table.
 fn request_in(view: &View<'_>, slot: usize) -> Option<RequestRow> {
     view.bus.view().request_row(view.now, slot.checked_sub(peers(view))?, &view.questions)
 }
 
-/// Those who wait: peers that are not read, workers that have asked clients, clients.
+/// The rows of the `waiting` table: peers that are not read, workers that asked clients, clients.
 fn questions_first(view: &View<'_>) -> Vec<usize> {
     let is_question = |slot: &usize| matches!(view.bus.view().asker_of(slot - peers(view)), Some(PeerName::Worker(_)));
     let (questions, requests): (Vec<_>, Vec<_>) =

@@ -213,7 +213,7 @@ impl<I: Io> Shell<I> {
         sender.credentials = policy.credentials(&head.fields)?;
         let longest = reactor.connections.longest_client_line;
         let mut web = WebSocket::new(&policy.terms, longest, now);
-        web.framing.queue_control(answer.as_bytes());
+        web.output.queue_control(answer.as_bytes());
         // Its first frames may have arrived with the request. The newline of one may need a byte more.
         let mut frames = [begun, b"\0"].concat();
         let lines = web.decode(now, &mut frames, begun.len());

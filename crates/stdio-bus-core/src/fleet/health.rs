@@ -33,7 +33,7 @@ use crate::settings::{Check, Era, Settings};
 const LOOKS: u32 = 4;
 /// An unresponsive worker is looked at again after this time, so that others learn soon that it is well.
 const SOON: Duration = Duration::from_secs(1);
-/// So many checks in a row without the expected answer show that a worker hangs.
+/// This many checks in a row without the expected answer show that a worker hangs.
 const MOST_MISSES: u32 = 2;
 
 /// What is known of a worker's silence.

@@ -40,7 +40,7 @@ impl Refusal {
         Self { retry_after: Some(retry_after), ..Self::new(Status::TooManyRequests, why) }
     }
 
-    /// The name that the request gives its client is not believed, or ambiguous (400).
+    /// The name that the request gives its client is not trusted, or ambiguous (400).
     pub fn identity(why: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: Reason::IdentityRefused, ..Self::new(Status::BadRequest, why) }
     }

@@ -1,4 +1,4 @@
-//! The framing of a WebSocket's output: a line is sent as a frame, with its header and without its newline. Its state is
+//! The output of a WebSocket: a line is sent as a frame, with its header and without its newline. Its state is
 //! the lengths of queued frames, to convert sent bytes to bytes of lines; the beginning of a line whose end is outstanding,
 //! since a frame starts with its length; and urgent bytes that precede everything queued: pongs, pings, the response to the
 //! handshake, the close frame.
@@ -23,7 +23,7 @@ const KEPT: usize = 512;
 const KEPT_URGENT: usize = 128;
 
 #[derive(Default)]
-pub(super) struct Framing {
+pub(super) struct WebSocketOutput {
     /// The beginning of a line.
     begun: Vec<u8>,
     /// The lengths of the queued frames, including headers; the first may be partly sent.
@@ -52,7 +52,7 @@ fn of_line(frame: usize, sent: usize) -> usize {
     if sent == frame { frame - head + 1 } else { sent.saturating_sub(head) }
 }
 
-impl Framing {
+impl WebSocketOutput {
     /// Queues a frame for each line that ends in `bytes`. If they lie in memory that can be held, at the given offset,
     /// long lines are held there.
     ///
@@ -137,7 +137,7 @@ impl Framing {
         }
     }
 
-    /// The write of the next bytes to a socket, and their number; valid until the next call of [`Framing::advance`].
+    /// The write of the next bytes to a socket, and their number; valid until the next call of [`WebSocketOutput::advance`].
     pub(super) fn next(&mut self, outbox: &mut Outbox, socket: RawFd) -> Option<(Submission, usize)> {
         if let Some((before, control)) = self.control() {
             let control = std::ptr::from_ref(control);
@@ -179,7 +179,7 @@ impl Framing {
     }
 
     /// The urgent bytes that are not sent yet, and how many queued bytes still precede them: the rest of a frame. They
-    /// stay in place until [`Framing::advance`].
+    /// stay in place until [`WebSocketOutput::advance`].
     fn control(&mut self) -> Option<(usize, &[u8])> {
         if self.control_sent == self.control.len() {
             self.control.clear();
@@ -250,7 +250,7 @@ mod tests {
         for length in [0, 1, 125, 126, 65_535, 65_536, 100_000] {
             let frame = encode::text(length, None).len() + length;
             for step in [1, 3, 1000, usize::MAX] {
-                let mut framing = Framing::default();
+                let mut framing = WebSocketOutput::default();
                 framing.queued(frame);
                 framing.queued(frame);
                 let (mut rest, mut lines) = (2 * frame, 0);
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn urgent_bytes_wait_only_for_the_end_of_a_frame() {
-        let mut framing = Framing::default();
+        let mut framing = WebSocketOutput::default();
         assert_eq!(framing.control(), None);
         framing.queued(12);
         framing.queued(12);
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn endless_pings_are_answered_in_bounded_memory_and_the_last_one_always() {
-        let mut framing = Framing::default();
+        let mut framing = WebSocketOutput::default();
         framing.queue_control(b"HTTP/1.1 101");
         for number in 0..100_000u32 {
             framing.answer(&number.to_be_bytes());
@@ -326,7 +326,7 @@ mod tests {
             let mut random = Random::new(seed);
             let mut buffers = Buffers::new(None, 0).expect("there is memory");
             let mut outbox = Outbox::new(true);
-            let mut framing = Framing::default();
+            let mut framing = WebSocketOutput::default();
             let (mut lines, mut pongs, mut written, mut sent) = (Vec::new(), 0u32, Vec::new(), 0);
             for _ in 0..random.range(1..60) {
                 match random.range(0..4) {

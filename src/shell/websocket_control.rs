@@ -1,4 +1,4 @@
-//! Handles WebSocket control frames: sends and answers pings, and reports and sends closes.
+//! WebSocket control frames: sends and answers WebSocket pings, and reports and sends closes.
 
 use super::connections::Connection;
 use super::protocol::Protocol;
@@ -18,7 +18,7 @@ impl<I: Io> Reactor<I> {
             return;
         };
         let is_news = web.saw_binary && !std::mem::replace(&mut web.has_reported_binary, true);
-        let (peer, is_urgent) = (endpoint.peer, web.framing.control_waits());
+        let (peer, is_urgent) = (endpoint.peer, web.output.control_waits());
         if is_urgent {
             self.connections.mark_dirty(slot);
         }
@@ -68,11 +68,11 @@ impl<I: Io> Reactor<I> {
         if transport.state > State::Open || transport.has_ended() {
             return web.heartbeat.stop();
         }
-        let has_output = !transport.outbox.is_empty() || web.framing.control_waits();
+        let has_output = !transport.outbox.is_empty() || web.output.control_waits();
         match web.heartbeat.check(now, !endpoint.incoming.is_paused, has_output) {
             Beat::Nothing => {}
             Beat::Ping => {
-                web.framing.queue_control(&encode::ping(b"", None));
+                web.output.queue_control(&encode::ping(b"", None));
                 self.connections.mark_dirty(slot);
             }
             Beat::Dead(timeout) => {

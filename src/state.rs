@@ -79,7 +79,7 @@ pub(crate) enum SessionOwner {
     Token(String),
     /// Clients whose certificate has this common name.
     Certificate(String),
-    /// Clients whom a believed proxy calls so in a header.
+    /// Clients to which a trusted proxy gives this name in a header.
     User(String),
 }
 

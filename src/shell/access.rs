@@ -151,7 +151,7 @@ impl Access {
     }
 
     /// Admits the request of a WebSocket: its client, and the response to send first. `origin` is the origin before any of
-    /// the request's claims is believed.
+    /// the request's claims is trusted.
     ///
     /// # Errors
     /// It is refused.
@@ -184,7 +184,7 @@ impl Access {
         self.terms.access.admits_page(self.entrance, origin, caller)
     }
 
-    /// The sender of a request with this origin, before any of its claims is believed
+    /// The sender of a request with this origin, before any of its claims is trusted.
     /// ([`crate::access::Policy::identify`]).
     ///
     /// # Errors

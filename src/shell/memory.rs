@@ -1,5 +1,5 @@
-//! Memory pressure: the shell counts, and reports to the core when too much is lent or the system is out of memory; the core
-//! decides who is paused or closed for it (`crates/stdio-bus-core/src/eviction.rs`).
+//! The memory limit: the shell counts, and reports to the core when too much is lent or the system is out of memory; the
+//! core decides who is paused or closed for it (`crates/stdio-bus-core/src/eviction.rs`).
 //!
 //! While memory is short, no client's line gets a larger block before that was reported: so what a turn can add is
 //! bounded by what is lent already.

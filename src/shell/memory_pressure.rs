@@ -1,4 +1,4 @@
-//! Memory pressure: the current stage, and what was reported to the core.
+//! Memory pressure: how close to the memory limit the daemon is, as a stage, and what was reported to the core.
 
 use std::time::Duration;
 

@@ -113,7 +113,7 @@ pub fn last_line(error: &StartError, format: LogFormat) -> Vec<u8> {
     log::last_line(error)
 }
 
-/// Stderr as it was at the start, if the log has a file: who starts the daemon looks for its last words there.
+/// Stderr as it was at the start, if the log has a file: whoever started the daemon looks there for its final messages.
 pub fn stderr_before() -> Option<std::fs::File> {
     log_file::before()
 }

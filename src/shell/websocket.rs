@@ -1,5 +1,5 @@
-//! The state of a WebSocket connection: its decoder, its close, and its pings. To the core it is a client like any
-//! other.
+//! The state of a WebSocket connection: its decoder, its close, and its WebSocket pings. To the core it is a client like
+//! any other.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! What of a peer's input is passed over: a byte order mark ahead of its first line; and, in pools whose `on_bad_output`
 //! says so, lines of a worker that are no messages, or are too long (spec 5.3 and 7.3.2 have such a worker restarted).
 //!
-//! Banners and lines of a log are what the SDK clients of MCP pass over, too: they are logged. A flood of them still ends
-//! the worker. A line that is too long costs only the request that it answers: its members at top level are read as it
-//! comes ([`Outline`]), and nothing of it is kept. It may go on for so many bytes, and for so long.
+//! Banners and lines of a log are what the SDK clients of MCP pass over, too: they are logged. A flood of them still
+//! ends the worker. A line that is too long costs only the request that it answers: its members at top level are read
+//! as it comes ([`Outline`]), and nothing of it is kept. Its length and its duration are limited.
 //!
 //! An array of messages (a batch of JSON-RPC, which MCP had in 2025-03-26 alone) is passed over, too, but the requests that
 //! it answers fail at once: nothing else will answer them.
@@ -29,12 +29,12 @@ use crate::peers::{Endpoint, Workers};
 use crate::refusals::send_error;
 use crate::requests::Requests;
 
-/// So much of a line is logged.
+/// Logged prefix of a line, in bytes.
 const SHOWN: usize = 4 * 1024;
 /// A line that is too long may have this many times the longest length, and take so long.
 const MOST_TIMES: u64 = 64;
 const LONGEST_TIME: Duration = Duration::from_secs(120);
-/// A worker may write so many lines at once that are no messages, and so many a second from then on.
+/// Burst, and lines per second after it, of non-message output before a worker is stopped.
 const MOST_AT_ONCE: u32 = 1_000;
 const A_SECOND: u32 = 100;
 
@@ -130,7 +130,7 @@ enum Position {
 const LONGEST_NAME: usize = 64;
 /// Longest id of interest: one with an escape for each byte.
 const LONGEST_ID: usize = 6 * MAX_REQUEST_ID_LEN + 2;
-/// So many answers in an array are of interest.
+/// At most this many answers in an array are of interest.
 const MOST_IN_AN_ARRAY: usize = 1_024;
 
 impl Outline {

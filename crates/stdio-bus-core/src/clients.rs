@@ -1,5 +1,5 @@
-//! The life of a client connection: it is accepted, it half-closes, it is closed, and everything that depends on it
-//! ends (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
+//! The life of a client connection: it is accepted, it half-closes, it is closed (also as a slow client, which does not
+//! read what is queued for it), and everything that depends on it ends (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
 use alloc::rc::Rc;
 use alloc::string::String;

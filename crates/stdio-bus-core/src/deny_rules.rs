@@ -70,7 +70,7 @@ impl Applied<'_> {
         !self.deny_methods.is_empty() || self.tools.are_set()
     }
 
-    /// RuleScope something is kept from, and by which key of the configuration.
+    /// From whom something is kept, and by which configuration key.
     fn keeps_from(&self, key: &str) -> String {
         match self.whom {
             None => format!("is not for clients of this pool (pools[].{key})"),

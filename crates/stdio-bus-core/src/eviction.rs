@@ -1,5 +1,5 @@
-//! Which client is closed, or gives something up, when something is short: connections, slots for sessions and
-//! requests, or memory.
+//! Eviction: which client is closed, or which session or request is evicted, when something is short: connections,
+//! slots for sessions and requests, or memory (the memory limit).
 //!
 //! Slots for sessions and requests: when a table is full, the source that holds most, and within it the connection that
 //! holds most, has to give something up, no matter which came first.

@@ -85,7 +85,7 @@ pub struct Origin {
     pub names: Cold<Names>,
     /// The pools that its token is valid for, the first one preferred; none means all of its listener.
     pub pools: Option<Arc<[PoolId]>>,
-    /// The groups that it is in, which commas separate, as its token or a believed proxy says.
+    /// The groups that it is in, which commas separate, as its token or a trusted proxy says.
     pub groups: Option<Arc<str>>,
 }
 
@@ -122,7 +122,7 @@ pub struct Names {
     pub unique_id: Option<Box<str>>,
     /// The name of the token that the client has shown.
     pub token: Option<Arc<str>>,
-    /// The name that a believed proxy has given it in a header of its request.
+    /// The name that a trusted proxy gave it in a header of its request.
     pub user: Option<Arc<str>>,
     /// The connection id that a WebSocket client was given (`Acp-Connection-Id`).
     pub connection_id: Option<Box<str>>,
@@ -138,9 +138,9 @@ blank!(
 pub enum Vouches {
     /// The daemon: the client has shown the token of this name.
     Token,
-    /// A believed proxy: the client has shown it the certificate with this common name.
+    /// A trusted proxy: the client has shown it the certificate with this common name.
     Certificate,
-    /// A believed proxy, in a header: how it knows the client is its affair.
+    /// A trusted proxy, in a header. How the proxy authenticated the client is not checked.
     Proxy,
 }
 

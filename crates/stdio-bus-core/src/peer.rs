@@ -93,7 +93,7 @@ pub enum Source {
     Address([u8; 16]),
     /// A user of this machine, at the other end of a Unix socket (SO_PEERCRED, unix(7)).
     User(u32),
-    /// Every client with a token of this name, or whom believed proxies call so, by the name's hash.
+    /// Every client with a token of this name, or to which trusted proxies give this name, by its hash.
     Name(u64),
 }
 

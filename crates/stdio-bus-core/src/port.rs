@@ -16,7 +16,7 @@ use super::report::Report;
 pub use super::report::{Reason, WorkerName};
 use ndjson_scan::{Line, Span};
 
-/// An event outside.
+/// An event outside the core.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A worker's process runs, as [`Effect::Spawn`] asked.
@@ -28,7 +28,7 @@ pub enum Input {
     /// A worker's process could not be started.
     SpawnFailed {
         worker: WorkerKey,
-        /// Why, for people. Where it is for want of what its client has to bring, that client gets the reason, too.
+        /// Why, for people. If a credential of the client is missing, the client receives this text too.
         why: String,
         /// What is at fault.
         fault: SpawnFailure,

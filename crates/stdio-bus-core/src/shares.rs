@@ -1,6 +1,6 @@
-//! Who gives way when all places of a table are taken and one more is asked for: the source that holds most, of what is
-//! in use as of what is idle (decision 23). This is the rule for the slots of clients that come over HTTP, and for the
-//! connections of `http` listeners.
+//! Fairness between sources: which connection or client is evicted when all places of a table are taken and one more is
+//! asked for. It is one of the source that holds most, of what is in use as of what is idle (decision 23). This is the
+//! rule for the slots of clients that come over HTTP, and for the connections of `http` listeners.
 
 use core::cmp::Reverse;
 

@@ -1,8 +1,9 @@
-//! The shutdown of the daemon: Running → LameDuck → Quiescing → Terminating → Killing → Flushing → Done (spec 10,
-//! decision 14). It only moves forward. From Quiescing on new requests are refused, from Terminating on all client
-//! input. A client that waits for nothing is closed with its first refusal, or when it is silent; and before it is closed
-//! it is read until it is silent, for a second at most: everything received is answered or refused. One that was silent
-//! is read until the workers have ended, too, since its next request may be under way; then all are closed at once.
+//! The shutdown of the daemon, which drains it: Running → LameDuck → Quiescing → Terminating → Killing → Flushing →
+//! Done (spec 10, decision 14). It only moves forward. From Quiescing on new requests are refused and pending ones may
+//! finish; from Terminating on all client input is refused. A client that waits for nothing is closed with its first
+//! refusal, or when it is silent; and before it is closed it is read until it is silent, for a second at most:
+//! everything received is answered or refused. One that was silent is read until the workers have ended, too, since its
+//! next request may be under way; then all are closed at once.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -24,8 +25,8 @@ use crate::session::table::Sessions;
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain timeout.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
-/// A daemon without clients and sessions is a lame duck for this long at most: whoever comes by a balancer that has not
-/// noticed yet comes again within it.
+/// A daemon without clients and sessions is a lame duck for this long at most: clients that a load balancer still sends
+/// here arrive within this time.
 const ALONE: Duration = Duration::from_secs(1);
 
 /// Why its clients are closed.

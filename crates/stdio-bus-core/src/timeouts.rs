@@ -1,7 +1,7 @@
-//! How long requests may take, and how long a worker may be silent about one (`request_timeout_sec`,
-//! `idle_timeout_sec`). Signs of life are a message in a session of the request, a message that names it or its progress
-//! token, and the end of a question that belongs to it. While a client has such a question to answer, or the worker is
-//! not read, the worker is not silent: it is not its turn.
+//! Request timeouts: how long requests may take, and how long a worker may be silent about one (`request_timeout_sec`,
+//! `idle_timeout_sec`). Signs of life are a message in a session of the request, a message that names it or its
+//! progress token, and the end of a question that belongs to it. While a client has such a question to answer, or the
+//! worker is not read, the worker is not silent: it is not its turn.
 //!
 //! A sign of life only notes the time. The deadline of the request stays, and is moved on when it comes: that costs
 //! nothing for each line, and several requests are looked at together.

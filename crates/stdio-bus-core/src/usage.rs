@@ -26,7 +26,7 @@ use crate::view::View;
 const MOST_NAMES: usize = 1024;
 /// The intervals that are kept: the last minute.
 const INTERVALS: usize = 6;
-/// The shortest interval. Who marks each ten seconds may be a little early.
+/// The shortest interval. A caller that marks every ten seconds may be slightly early.
 const SHORTEST: Duration = Duration::from_secs(9);
 /// What "now" means in [`Consumer::now`].
 const RECENT: Duration = Duration::from_secs(60);
@@ -92,7 +92,7 @@ pub enum UsageKind {
     Source,
     /// The names of the tokens that clients have shown.
     Token,
-    /// The names that believed proxies give to clients in headers.
+    /// The names that trusted proxies give to clients in headers.
     User,
     /// Pools.
     Pool,
@@ -273,8 +273,8 @@ impl Usage {
         rows.entry(who).or_default()
     }
 
-    /// The pool at this place, which has ended so many requests that took workers so long, has gone, and another one may
-    /// take the place: what it has used is that of all others from now on.
+    /// A pool was removed, after these requests and this time of its workers. Its usage moves to the row for all others,
+    /// because a new pool may reuse its index.
     pub(crate) fn forget_pool(&mut self, pool: PoolId, (requests, worker_time): (u64, Duration)) {
         let noted = self.pools.get_mut(pool.index()).map(core::mem::take).unwrap_or_default();
         let used = Used { requests, worker_time, ..Used::NOTHING };

@@ -1,4 +1,4 @@
-//! The daemon's figures: one table has their names in `/metrics`, their meanings, their members in `/status.json`, or
+//! The daemon's metrics: one table has their names in `/metrics`, their meanings, their members in `/status.json`, or
 //! their columns in the tables of pools or listeners, and their sources.
 
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! The places of connections: how many a listener has, in total and of one source, and who gives way when all are taken.
+//! Limits of HTTP connections (status 429 and 503): how many a listener has, in total and of one source, and which is
+//! evicted when all places are taken.
 //!
 //! A connection gets its place with the head of its first request, when it is known who sends it. Until then it is read
 //! beyond the places, so that health checks are answered, and those without a place get the reason.

@@ -1,6 +1,6 @@
-//! Admission of clients: by address, by user, through which proxies; and how many connections a listener takes in total
-//! and per source. A client above a limit gets an error that says why and is closed, and does not count. A client that
-//! is not allowed is closed without a word, and never becomes a client.
+//! Admits or rejects clients: by address, by user, through which proxies; and how many connections a listener takes in
+//! total and per source. A client above a limit gets an error that says why and is closed, and does not count. A client
+//! that is not allowed is closed without a word, and never becomes a client.
 
 use alloc::rc::Rc;
 use alloc::string::String;

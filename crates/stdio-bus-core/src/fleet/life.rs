@@ -71,14 +71,14 @@ impl Bus {
         self.fleets.give_turns(&mut self.ctx);
     }
 
-    /// A worker was not started, since its client lacks what it has to bring: that client alone gets an error, and may
+    /// A worker was not started, since its client did not supply a credential: that client alone gets an error, and may
     /// try again.
     fn fail_for_want_of_credentials(&mut self, key: WorkerKey, why: &str) {
         let asked = self.requests.asked_of(&self.ctx, key.into());
         let owner = self.ctx.workers.owner(key);
         let has_lines = self.ctx.workers.get(key).is_some_and(|worker| worker.window.queued() > 0);
         if let Some(owner) = owner.and_then(|owner| self.ctx.clients.get_mut(owner)).filter(|_| !has_lines) {
-            // Its line has waited for the start, and is handled next: with the same result.
+            // Its line waited for the start and is now handled; it is refused for the same reason.
             owner.set_lack(Some(why.into()));
         } else if asked.is_empty() {
             let error = || (None, why.to_owned());

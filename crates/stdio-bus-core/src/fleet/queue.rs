@@ -1,4 +1,5 @@
-//! Clients whose next line waits for a worker. Their lines stay where they are, and the clients are not read.
+//! The queue, fair between sources, of clients whose next line waits for a worker. Their lines stay where they are, and
+//! the clients are not read.
 //!
 //! Some wait for a worker to come back: all possible workers for the line have just ended, and another one is due at
 //! once. They continue once it is started, or with an error when the group has had none for a second (`Limits::hold`).

@@ -1,5 +1,5 @@
-//! When the next worker is started after one that failed (spec 7.1.3; decision 13). There is one policy: each failure
-//! in a row doubles the delay.
+//! Restart backoff: when the next worker is started after one that failed (spec 7.1.3; decision 13). There is one
+//! policy: each failure in a row doubles the delay.
 //!
 //! A slot applies it to its worker, and gives up after `max_restarts` failures within `restart_window_sec`. A dedicated
 //! pool applies it to the workers that clients have taken: there a source counts once, and the pool never gives up.
@@ -20,7 +20,7 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 pub(super) const SHORTAGE: Duration = Duration::from_secs(1);
 /// This many failures in a row are not a coincidence.
 const UNSTEADY: u32 = 2;
-/// More failures than it takes to reach the longest backoff.
+/// At most this many sources are remembered, which is enough to reach the longest backoff.
 const SOURCES: usize = 16;
 
 /// The failures of a fleet's workers, and when the next one may be started.

@@ -1,6 +1,6 @@
 //! Clients that are not read for a while because of their requests: one whose requests keep crashing workers, one that
-//! was refused because it fills a table, and one whose cancellations name nothing, from their next line on. Not one
-//! whose cancellation has crossed the answer: that is nobody's fault, so each request excuses one.
+//! was refused because it fills a table, and one whose cancellations name nothing, from their next line on. A
+//! cancellation that crossed its answer is not counted; each request allows one such miss.
 
 use alloc::vec::Vec;
 use core::time::Duration;

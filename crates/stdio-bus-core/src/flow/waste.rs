@@ -15,7 +15,7 @@ use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Next, Received};
 use crate::report::Reason;
 
-/// One part in so many of the thread is for such output of one worker.
+/// Undeliverable output of one worker may use 1/30 of the thread's time.
 const PART: u32 = 30;
 /// What a worker may cost at once, in nanoseconds.
 const AT_ONCE: u64 = 1_250_000;
@@ -24,14 +24,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 const LINE: u64 = 1_000;
 const BYTE: u64 = 13;
 const READ: u64 = 8_000;
-/// So many bytes of a line that is passed over cost a nanosecond.
+/// This many bytes of a line that is skipped cost a nanosecond.
 const BYTES_PASSED: u64 = 16;
-/// So many bytes at once may be blank lines between others, and are counted.
+/// Blank lines between others may have this many bytes at once, and are counted.
 pub(crate) const MANY: usize = 16 * 1024;
-/// A worker is reported again after it was read without pauses for so long.
+/// A worker is reported again after it was read without pauses for this long.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What a peer's useless output has cost. Each call adds to it, and the passing time takes a part of itself away.
+/// What a peer's undeliverable output has cost. Each call adds to the cost, and it decays with time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waste {
     cost: u64,
@@ -39,7 +39,7 @@ pub struct Waste {
 }
 
 impl Waste {
-    /// It has cost so many nanoseconds more. Returns until when it is not read, if it has cost too much.
+    /// Adds a cost in nanoseconds. Returns until when the peer is not read, if it has cost too much.
     pub fn charge(&mut self, now: Moment, cost: u64) -> Option<Moment> {
         let paid = now.since(self.at) / PART;
         self.cost = self.cost.saturating_sub(u64::try_from(paid.as_nanos()).unwrap_or(u64::MAX)).saturating_add(cost);
@@ -72,7 +72,7 @@ impl Undeliverable {
         self.lines += 1;
     }
 
-    /// Whether a read that found so many lines, all of them with receivers, may have been useless, or another one.
+    /// Whether a read that found this many lines, all of them with receivers, may have been useless, or another one.
     #[inline(always)]
     pub(crate) fn is_suspected(&self, lines: usize, consumed: usize) -> bool {
         lines == 0 || consumed >= MANY || self.lines > 0

@@ -1,5 +1,5 @@
-//! What a client connection and a worker's pipes have in common: the current line, the output queue, and their requests
-//! and sessions.
+//! What a client connection and a worker's pipes have in common: their input is framed into lines (`find_lines`), and
+//! they have the current line, the output queue, and their requests and sessions.
 
 use alloc::vec::Vec;
 

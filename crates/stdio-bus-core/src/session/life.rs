@@ -1,5 +1,5 @@
-//! The life of sessions: clients claim them, learn of them, are lent them, take them over and lose them (spec 6.1,
-//! decision 3).
+//! The life of sessions: clients claim them, learn of them, are lent them, take them over and lose them, since they
+//! disconnect, or since the session expired or was evicted (spec 6.1, decision 3).
 
 use alloc::rc::Rc;
 use alloc::string::ToString;

@@ -12,13 +12,13 @@
 //! Given      -         -       -            -      -      -
 //! ```
 //!
-//! `-` means no change. A session begins as Claimed, Asked or Given (`session/new`). When its owner leaves, or before
-//! Used the worker refuses it, the name is reserved if the worker may know it for good, else until the worker has
-//! answered all requests in it. A reserved name is Lent, so that it is lent to whom the worker is asked to give it. A
-//! session that ends with its worker, is closed, evicted, forgotten, or given to another client is removed from the
-//! table from any state; one that another connection of its owner takes over keeps its state.
+//! `-` means no change. A session begins as Claimed, Asked or Given (`session/new`). The name is reserved when its
+//! owner disconnects, or when the worker refuses it before the Used state: permanently if the worker may know it, else
+//! until all requests in it are answered. A reserved name is Lent to whichever client asks the worker for it. A session
+//! that ends with its worker, is closed, evicted, forgotten, or given to another client is removed from the table from
+//! any state; one that another connection of its owner takes over keeps its state.
 //!
-//! After any event but an answer the worker may know the name for good, and that never changes.
+//! After any event but an answer the worker may know the name permanently, and that never changes.
 
 /// The state of a session. In those below [`SessionState::Used`] its owner has got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

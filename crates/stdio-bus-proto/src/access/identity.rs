@@ -1,6 +1,6 @@
-//! The name of a client, and its groups, that a proxy in front sends in fields of each request, such as `X-Forwarded-User`:
-//! who signs in, and how, is the proxy's affair. Anybody can write such a field, so it counts from the proxies alone that are believed,
-//! and is refused from all others: who sends it there takes it for valid.
+//! The name of a client, and its groups, that a proxy in front sends in fields of each request, such as
+//! `X-Forwarded-User`: how a client signs in is for the proxy to decide. Anybody can write such a field, so it counts
+//! only from trusted proxies, and is refused from all others: their clients would take it for valid.
 //!
 //! The name of the field is compared as a whole, without case, so `X_Forwarded_User` is another field. Trailers are not
 //! read.
@@ -21,18 +21,18 @@ pub const LONGEST_NAME: usize = 256;
 /// templates the others, and Caddy the placeholder itself, as in `{http.auth.user.id}`.
 const PLACEHOLDERS: [&str; 8] = ["-", "undefined", "null", "(null)", "none", "nil", "<nil>", "<null>"];
 
-/// Which field has the name, and who is believed.
+/// Which field has the name, and which proxies are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The field of the name, as it is configured.
     pub header: Box<str>,
     /// The field of the groups, if pools or rules are for groups.
     pub groups_header: Option<Box<str>>,
-    /// The proxies that are believed; none means those of the listener.
+    /// The trusted proxies; none means those of the listener.
     pub trusted_proxies: Option<Proxies>,
 }
 
-/// What a request says in the fields. Nothing of it is believed yet.
+/// What a request says in the fields. Nothing of it is trusted yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims<'b> {
     name: Claim<'b>,
@@ -55,7 +55,7 @@ impl<'b> Claim<'b> {
     }
 }
 
-/// What a believed proxy says of a client.
+/// What a trusted proxy says of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProxyName {
     /// None if the proxy does not know it.
@@ -74,10 +74,10 @@ impl Identity {
         Claims { name: Claim::of(fields, &self.header), groups }
     }
 
-    /// RuleScope a request is from. `groups` are those that pools are for.
+    /// Who sent a request. `groups` are those that pools are for.
     ///
     /// # Errors
-    /// A field is there and its sender not believed, or the name is none, or a field occurs more than once.
+    /// A field is there and its sender is not trusted, or the name is invalid, or a field occurs more than once.
     pub(super) fn named(
         &self,
         claims: Claims<'_>,
@@ -101,7 +101,7 @@ impl Identity {
         })
     }
 
-    /// The value of a field that believed proxies send, once.
+    /// The value of a field that trusted proxies send, once.
     fn value<'b>(&self, header: &str, claim: Claim<'b>, is_believed: bool) -> Result<Option<&'b [u8]>, Refusal> {
         let bad = |what: &str| Err(Refusal::identity(format!("{header} {what}")));
         match claim.lines {

@@ -44,7 +44,7 @@ pub struct Entrance {
     pub takes_subprotocols: bool,
 }
 
-/// Who reaches a listener, and by which names. Behind a proxy the names are the proxy's affair.
+/// Who reaches a listener, and by which names. Behind a proxy the names are not checked: that is for the proxy to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Only this machine: `Host` is a name of this machine, or a listed one.
@@ -160,8 +160,8 @@ impl Policy {
         Ok(bearer)
     }
 
-    /// The bearer of the token that a request shows, if tokens admit clients. Beside a name from a proxy a token that is
-    /// not known is the proxy's affair: many pass on the one by which their client has signed in.
+    /// The bearer of the token that a request shows, if tokens admit clients. Beside a name from a proxy an unknown
+    /// token is ignored: many proxies pass on the one by which their client signed in.
     ///
     /// # Errors
     /// It has none that is known, and needs one.

@@ -1,4 +1,5 @@
-//! Refusals: a request that is not admitted, and the response, with one line of JSON that says why.
+//! Refusals of HTTP requests that are not admitted (status 401, 403, 429, 503 and so on): the response has one line of
+//! JSON that says why.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,5 @@
-//! Bearer tokens: parses a file of those of clients and looks them up, and compares that of the operators.
+//! Bearer tokens and token hashes: parses the file of the clients' tokens and looks them up, and compares the
+//! operators' token.
 //!
 //! A line is `NAME:TOKEN`, or `NAME:sha256:HEX` with the digest of a token, optionally followed by blanks and the pools
 //! that it grants: `POOL,POOL`. Empty lines and lines that begin with `#` are ignored. A name may have several tokens,

@@ -1,7 +1,7 @@
-//! Discovers the MCP era of a pool's command. A worker is pinned to an era by its first request. So the bus sends
-//! `server/discover` to the first worker of a pool that an MCP listener offers, once it runs. A result means that it
-//! serves 2026-07-28; an error, silence for a while, or its end, that it does not. The result is valid until the daemon
-//! ends.
+//! Discovers the MCP era of a pool's command with `server/discover`. A worker is pinned to an era by its first request.
+//! So the bus sends `server/discover` to the first worker of a pool that an MCP listener offers, once it runs. A result
+//! means that it serves 2026-07-28; an error, silence for a while, or its end, that it does not. The result is valid
+//! until the daemon ends.
 //!
 //! Clients of earlier versions need not know it. So where they have come before it was known, a worker for them is not asked:
 //! the first client of 2026-07-28 has one asked in the other fleet, beside them.

@@ -93,11 +93,7 @@ pub enum StartError {
     },
 
     /// The folder of what outlives the daemon cannot be used.
-    #[error(
-        "cannot use the folder {}: {source}\nlet the daemon's user write there, and give each daemon a folder of its own \
-         (state)",
-        path.display()
-    )]
+    #[error("cannot use the folder {} (state): {source}{}", path.display(), state_remedy(source))]
     State {
         /// The folder's path.
         path: PathBuf,
@@ -289,6 +285,11 @@ fn bind_remedy(address: &Address, error: &io::Error) -> String {
         }
         _ => "choose another address".to_owned(),
     }
+}
+
+/// What to do about a failed system call in the folder of `state`; other reasons name their remedies themselves.
+fn state_remedy(source: &io::Error) -> &'static str {
+    if source.raw_os_error().is_some() { "\nlet the daemon's user read and write there" } else { "" }
 }
 
 #[cfg(test)]

@@ -231,12 +231,16 @@ fn decode(node: &str, bytes: &[u8]) -> io::Result<Loaded> {
     };
     let FileHead { version, node: writer, .. } = &head;
     if *version != VERSION {
-        let text = format!("the file {NAME} has version {version} of its format, and this daemon reads {VERSION}");
+        let text = format!(
+            "the file {NAME} has version {version} of its format, and this daemon reads {VERSION}; start the version that \
+             wrote it, or use another folder"
+        );
         return Err(io::Error::other(text));
     }
     if writer != node {
         return Err(io::Error::other(format!(
-            "the file {NAME} is of the node {writer:?}, and this is {node:?} (node)"
+            "the file {NAME} is of the node {writer:?}, and this is {node:?}; set node to {writer:?} to continue its sessions, or \
+             give this daemon a folder of its own"
         )));
     }
     let read = |line: &[u8]| serde_json::from_slice(checked(line)?).ok();
@@ -299,23 +303,36 @@ impl StateFile {
         let lock = openat(&folder, LOCK, OFlags::RDWR | OFlags::CREATE | FLAGS, Mode::RUSR | Mode::WUSR)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(io::Error::other("another daemon uses it")),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::other("another daemon uses it; give each daemon a folder of its own"));
+            }
             Err(error) => return Err(error.into()),
         }
-        let loaded = match openat(&folder, NAME, OFlags::RDONLY | FLAGS, Mode::empty()) {
+        let mut bytes = Vec::new();
+        let mut loaded = match openat(&folder, NAME, OFlags::RDONLY | FLAGS, Mode::empty()) {
             Ok(file) => {
-                let mut bytes = Vec::new();
                 File::from(file).take(2 * MOST_BYTES as u64).read_to_end(&mut bytes)?;
                 decode(node, &bytes)?
             }
             Err(Errno::NOENT) => Loaded::default(),
             Err(error) => return Err(error.into()),
         };
-        if loaded.damage.is_some() {
-            // The next one takes its place; people may want to look at this one.
-            renameat(&folder, NAME, &folder, UNREADABLE)?;
+        let mut state = Self { folder, _lock: lock, written: None, node: node.to_owned() };
+        if let Some(damage) = &mut loaded.damage {
+            *damage += &match state.put_aside(&bytes, &loaded.records) {
+                Ok(()) => format!("; the file is put aside as {UNREADABLE}"),
+                Err(error) => format!("; the file stays as it is, since it cannot be put aside: {error}"),
+            };
         }
-        Ok((Self { folder, _lock: lock, written: None, node: node.to_owned() }, loaded))
+        Ok((state, loaded))
+    }
+
+    /// Keeps a copy of a damaged file, since people may want to look at it, and puts a file with its undamaged records in its
+    /// place: if the start fails after this, or the daemon is killed, the next one still finds those records. Without them
+    /// another user could load a session.
+    fn put_aside(&mut self, damaged: &[u8], undamaged: &[Record]) -> io::Result<()> {
+        self.write(UNREADABLE, damaged)?;
+        self.replace(undamaged).map(|_| ())
     }
 
     /// Replaces the file by one with these records. Returns how many of the last ones found no room.
@@ -566,13 +583,31 @@ mod tests {
     }
 
     #[test]
+    fn undamaged_records_of_a_damaged_file_are_there_at_every_next_start() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("state");
+        let (mut state, _) = StateFile::open(&path, "bus").expect("it is made");
+        state.replace(&records(3)).expect("it has room");
+        drop(state);
+        let mut bytes = std::fs::read(path.join(NAME)).expect("it was written");
+        *bytes.iter_mut().rev().nth(10).expect("it has a last record") ^= 1;
+        std::fs::write(path.join(NAME), &bytes).expect("it is ours");
+        let undamaged = StateFile::open(&path, "bus").expect("it continues").1.records;
+        assert_eq!(undamaged.len(), records(3).len() - 1);
+        // That daemon has written nothing.
+        let again = StateFile::open(&path, "bus").expect("it continues").1;
+        assert_eq!((again.records, again.damage), (undamaged, None));
+        assert_eq!(std::fs::read(path.join(UNREADABLE)).expect("a copy is there"), bytes);
+    }
+
+    #[test]
     fn a_folder_is_one_daemons_its_files_nobody_elses_and_what_cannot_be_read_is_put_aside() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("state");
         let (mut state, loaded) = StateFile::open(&path, "bus").expect("it is made");
         assert!(loaded.records.is_empty() && loaded.damage.is_none());
         let why = StateFile::open(&path, "bus").err().expect("it is in use");
-        assert_eq!(why.to_string(), "another daemon uses it");
+        assert!(why.to_string().starts_with("another daemon uses it;"), "{why}");
         state.replace(&records(2)).expect("it has room");
         state.replace(&records(1)).expect("it has room");
         let mode = |name: &str| path.join(name).metadata().expect("it is there").permissions().mode() & 0o777;
@@ -583,8 +618,9 @@ mod tests {
         std::fs::write(path.join(NAME), "something else").expect("it is ours");
         let (state, loaded) = StateFile::open(&path, "bus").expect("it continues");
         assert!(loaded.records.is_empty() && loaded.damage.is_some());
-        assert!(path.join(UNREADABLE).exists() && !path.join(NAME).exists());
+        assert_eq!(std::fs::read(path.join(UNREADABLE)).expect("a copy is there"), b"something else");
         drop(state);
+        std::fs::remove_file(path.join(NAME)).expect("it is there");
         std::os::unix::fs::symlink("/dev/zero", path.join(NAME)).expect("a link");
         assert!(StateFile::open(&path, "bus").is_err(), "nothing else is read in its place");
     }

@@ -103,11 +103,7 @@ impl Persistence {
         let failed = |source| StartError::State { path: path.clone(), source };
         let (state, loaded) = StateFile::open(path, &config.node).map_err(failed)?;
         if let Some(damage) = loaded.damage {
-            tracing::warn!(
-                reason = "state",
-                "{}: {damage}; the file is put aside as sessions.unreadable, and the daemon starts without what is missing",
-                path.display()
-            );
+            tracing::warn!(reason = "state", "{}: {damage}; the daemon starts without what is missing", path.display());
         }
         let mut persistence = Self::default();
         let mut session_users = Vec::new();
@@ -119,10 +115,6 @@ impl Persistence {
         }
         // The newest is first in the file, and last in the core.
         session_users.reverse();
-        if !persistence.sessions.is_empty() || !session_users.is_empty() {
-            let (sessions, names) = (persistence.sessions.len(), session_users.len());
-            tracing::info!("state: {sessions} sessions of MCP wait for their clients, {names} sessions have owners");
-        }
         let is_there = |session_user: &SessionUser| config.pools.iter().any(|pool| pool.core.id == session_user.pool);
         let (session_users, strangers) = session_users.into_iter().partition(is_there);
         let ((records, received), (results, last)) = (channel(), channel());
@@ -130,6 +122,10 @@ impl Persistence {
         loop_handle.spawn("state", write).map_err(StartError::io("make a thread that writes the state"))?;
         (persistence.strangers, persistence.writer) = (strangers, Some(Writer { records, last, is_busy: false }));
         persistence.configure(config);
+        if !persistence.sessions.is_empty() || !session_users.is_empty() {
+            let (sessions, names) = (persistence.sessions.len(), session_users.len());
+            tracing::info!("state: {sessions} sessions of MCP wait for their clients, {names} sessions have owners");
+        }
         Ok((persistence, session_users))
     }
 

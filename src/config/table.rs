@@ -332,7 +332,7 @@ const CHECK: &[Setting] = &[
         "every_sec",
         Number(Seconds, 1, DAY),
         Required,
-        "Silence before each check; a worker that fails two checks in a row is replaced.",
+        "Silence before each check; a worker that fails two checks in a row is restarted.",
     ),
     row(
         "send",

@@ -149,7 +149,7 @@ impl Bus {
             }
             Some(worker) if worker.process.cause() == Some(Reason::WorkerLineTooLong) => {
                 let text = format!(
-                    "the worker was replaced before it answered: it wrote a line longer than {}; raise that",
+                    "the worker was restarted before it answered: it wrote a line longer than {}; raise that",
                     self.ctx.settings.limits.longest_of_worker()
                 );
                 (Reason::RequestLost, text.into())
@@ -485,7 +485,7 @@ impl Workers {
 fn lost(cause: Option<Reason>, lifetime: &Lifetime) -> &'static str {
     match cause {
         Some(Reason::WorkerMalformed) => {
-            "the worker was replaced before it answered: it wrote a malformed line (pools[].on_bad_output)"
+            "the worker was restarted before it answered: it wrote a malformed line (pools[].on_bad_output)"
         }
         Some(Reason::WorkerHangs) => "the worker was replaced before it answered: it hung",
         Some(Reason::StartTimeout) => {

@@ -200,7 +200,8 @@ fn parse(bytes: &[u8]) -> Result<Variables, String> {
             (None, None) if !has(value, &['\'', '"', '\\']) => value,
             _ => {
                 return bad(
-                    "a value with quotes or a backslash has to stand in single quotes, which it has not itself",
+                    "put a value that contains quotes or backslashes in single quotes; it may not contain a single quote \
+                     itself",
                 );
             }
         };

@@ -184,7 +184,7 @@ fn why_the_daemon_closes_is_reported_to_each_request_that_waits() {
         assert_eq!(stdout.exactly(word.len()), word, "it is passed on as it is");
         let error = stdout.message();
         assert_eq!((&error["id"], &error["error"]["data"]["reason"]), (&json!(1), &json!("daemon_closed")));
-        assert_eq!(error["error"]["message"], "the connection to the bus was closed: too much");
+        assert_eq!(error["error"]["message"], "the connection to the daemon was closed: too much");
         assert_eq!(error["error"]["data"]["cause"], "it closed the connection: too much");
         assert_eq!(error["error"]["data"]["address"], daemon.address());
         assert_eq!(bridge.code(), Some(1));

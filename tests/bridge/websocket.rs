@@ -281,7 +281,7 @@ fn each_pending_request_gets_the_reason_why_the_daemon_closed() {
             let (expected, what) = if code == 1001 { ("daemon_gone", "lost") } else { ("daemon_closed", "closed") };
             assert_eq!(reason(message), expected);
             let said = message["error"]["message"].as_str().expect("a message");
-            let what = format!("the connection to the bus was {what}: ");
+            let what = format!("the connection to the daemon was {what}: ");
             assert!(said.starts_with(&what) && said.ends_with(told), "{said}");
         }
         assert_eq!(bridge.code(), Some(1));
@@ -480,7 +480,7 @@ fn a_token_is_sent_to_the_daemon_and_nowhere_else() {
         bridge.send(b"{\"id\":1,\"method\":\"initialize\"}\n");
         let error = stdout.message();
         assert_eq!((&error["id"], reason(&error)), (&json!(1), "daemon_refused"));
-        assert_eq!(error["error"]["message"], "the bus refuses the connection: it answers 401: unknown token");
+        assert_eq!(error["error"]["message"], "the daemon refuses the connection: it answers 401: unknown token");
         let arguments = std::fs::read(format!("/proc/{}/cmdline", bridge.child.id())).expect("it runs");
         assert!(!String::from_utf8_lossy(&arguments).contains(SECRET));
         bridge.end_input();

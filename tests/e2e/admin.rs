@@ -254,7 +254,7 @@ fn a_lame_duck_is_still_restarted_paused_and_resumed() {
     said(&daemon, &["resume", "pool", "agents"]);
     assert!(client.answer(2)["error"].is_null());
     said(&daemon, &["restart", "pool", "agents"]);
-    daemon.logs(&["a worker is being replaced: the operator wants it"]);
+    daemon.logs(&["a worker is being replaced: requested by the operator"]);
     drop(client);
     daemon.stop();
 }
@@ -381,7 +381,7 @@ fn a_monitor_sees_why_workers_were_replaced_the_reasons_of_errors_and_the_daemon
     client.send(&json!({ "method": "write", "params": { "text": "Starting...\n" }, "pool": "agents" }));
     let data = bystander.answer(1)["error"]["data"].clone();
     assert_eq!(data, json!({ "reason": "worker_exited", "cause": "worker_malformed", "delivered": true }));
-    daemon.logs(&["reason=worker_exited", "asked to stop (worker_malformed)"]);
+    daemon.logs(&["reason=worker_exited", "stopped as requested (worker_malformed)"]);
     for id in 0..30 {
         client
             .send(&json!({ "jsonrpc": "2.0", "id": id, "method": "m", "pool": "calm", "sessionId": "s".repeat(300) }));

@@ -64,13 +64,13 @@ fn a_name_from_who_is_not_believed_or_that_occurs_twice_is_refused_and_counted()
     };
     let mut far = Client::over_tcp_from(FAR, daemon.address());
     let told = tells(&mut far, "x-forwarded-user: alice\r\n");
-    assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("is not believed"), "{told}");
+    assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("is not trusted"), "{told}");
     let mut near = Client::over_tcp(daemon.address());
     let told = tells(&mut near, "X-Forwarded-User: alice\r\nX-Forwarded-User: bob\r\n");
     assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("occurs twice"), "{told}");
     let mut far = Client::over_tcp_from(FAR, daemon.address());
     assert!(tells(&mut far, "").starts_with("HTTP/1.1 401 "), "a name is needed");
-    daemon.logs(&["identity_refused", "X-Forwarded-User comes from an address that is not believed"]);
+    daemon.logs(&["identity_refused", "X-Forwarded-User comes from an address that is not trusted"]);
     assert_eq!(refused(&daemon), 2);
     daemon.stop();
 }

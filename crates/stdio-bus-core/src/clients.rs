@@ -98,7 +98,7 @@ impl Bus {
             self.ctx.out.push(Effect::PauseAccept);
             let most = self.ctx.clients.capacity();
             self.ctx.report(Reason::ConnectionLimit, None, || {
-                format!("all {most} connections are in use; new ones wait until one leaves")
+                format!("all {most} connections are in use; new connections wait until a client disconnects")
             });
             self.fleets.admission().set_awaited(false);
             self.ctx.timers.arm(Timer::Slots, self.ctx.time.now());
@@ -166,8 +166,9 @@ impl Bus {
         let (pending, unsent) = (client.end().asked.len(), client.end().output.queued());
         let waiting = self.ctx.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
         self.ctx.report(Reason::ClientBroken, Some(Peer::Client(key)), || {
-            let mut text =
-                format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent");
+            let mut text = format!(
+                "a client's connection broke ({why}); {pending} requests were pending, and {unsent} bytes were unsent"
+            );
             if waiting > 0 {
                 let lines = if waiting == 1 { "1 line" } else { &*format!("{waiting} lines") };
                 text.push_str(&format!("; {lines} of it, or more, waited for a worker and are not delivered"));
@@ -327,7 +328,7 @@ impl Bus {
         if stalls_at.is_some_and(|at| at <= now) {
             self.ctx.report(Reason::ClientStalled, Some(Peer::Client(key)), || {
                 let seconds = timeout.as_secs_f32();
-                format!("a client took no bytes for {seconds} s, with {queued} bytes queued; it is closed")
+                format!("a client read nothing for {seconds} s with {queued} bytes queued; its connection is closed")
             });
             self.close_client(key, Close::Now, Reason::ClientStalled);
         } else if deadline.is_some_and(|at| at <= now) && phase != Phase::Refusing {

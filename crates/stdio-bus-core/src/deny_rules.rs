@@ -190,9 +190,8 @@ impl Ctx {
 
 fn ambiguous(rules: All<'_>) -> Refusal {
     let text = "Invalid params: a method, params or a tool's name occurs twice, or in another case; some servers \
-        would read another call than the one that the rules are applied to (deny_tools, allow_tools and deny_methods \
-        of pools[], \
-                listeners[].rules)";
+        would interpret a different call from the one that the rules were checked against (deny_tools, allow_tools and \
+        deny_methods of pools[], listeners[].rules)";
     let are_of_tools = rules.iter().any(|rules| rules.tools.are_set());
     Refusal(if are_of_tools { Reason::ToolDenied } else { Reason::MethodDenied }, text.to_string())
 }

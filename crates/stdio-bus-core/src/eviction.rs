@@ -146,7 +146,7 @@ impl Client {
     }
 }
 
-/// A session that has to give up its worker of a pool to another client.
+/// A session that is evicted from its worker of a pool in favor of another client.
 pub(super) struct Victim {
     pub client: ClientKey,
     pub fleet: FleetId,

@@ -622,7 +622,7 @@ impl FastPath<'_> {
         let came_at = self.time.came_at();
         let request = self.requests.insert(came_at, place, &new, wire, None, &mut from.asked)?;
         if let Some(records) = self.out.records() {
-            // A line that has waited takes the general way.
+            // A line that has waited takes the slow path.
             records.begin(self.time.now(), request, line, Duration::ZERO);
         }
         if expires != Moment::NEVER {

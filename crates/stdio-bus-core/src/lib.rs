@@ -250,8 +250,8 @@ impl Bus {
             Input::Detached { client, is_detached } => on_detached(&mut self.ctx, client, is_detached),
             Input::EventsLost { client, lost } => self.ctx.report(Reason::EventsLost, Some(Peer::Client(client)), || {
                 format!(
-                    "{lost} events of a session are lost: its client has not taken them before the session ended, or \
-                     before more came than are kept"
+                    "{lost} events of a session are lost: the session ended before its client fetched them, or more \
+                     arrived than are kept"
                 )
             }),
             Input::TokenRemoved(client) => self.on_token_removed(client),

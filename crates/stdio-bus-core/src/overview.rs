@@ -63,7 +63,7 @@ pub struct WaitsFor {
     pub time: Duration,
 }
 
-/// A client connection.
+/// A client: a connection, or an HTTP session.
 #[derive(Clone, Debug)]
 pub struct ClientRow {
     /// Its number for people, as in reports.

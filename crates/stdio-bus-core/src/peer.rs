@@ -18,10 +18,10 @@ pub type SessionKey = Key<'s'>;
 /// Key of a pending request, among those of its direction.
 pub type RequestKey = Key<'r'>;
 
-/// One end of a conversation.
+/// A client or a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// A client connection.
+    /// A client: a connection, or an HTTP session.
     Client(ClientKey),
     /// A worker's pipes.
     Worker(WorkerKey),

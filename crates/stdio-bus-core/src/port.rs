@@ -205,7 +205,7 @@ impl core::fmt::Display for Exit {
     }
 }
 
-/// An action for the caller.
+/// What the core wants the shell to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Queue these bytes of the window that `receive` was called with. Must be done before the window is gone.
@@ -310,7 +310,7 @@ pub enum Signal {
     Kill,
 }
 
-/// The actions, in this order. It borrows the bus, so that the core cannot be called before the last effect is taken.
+/// The effects, in this order. It borrows the bus, so that the core cannot be called before the last effect is taken.
 #[must_use = "lines are lost with the effects that nobody carries out"]
 pub struct Effects<'a> {
     pub(super) effects: &'a mut VecDeque<Effect>,

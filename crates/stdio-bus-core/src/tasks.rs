@@ -42,7 +42,7 @@ const LONGEST_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 type TaskName = (FleetId, Rc<[u8]>);
 
 /// The order in which the tasks of a source are forgotten: its source, whether it works, and its serial number.
-type EvictionOrder = (Source, bool, u64);
+type ForgetOrder = (Source, bool, u64);
 
 struct Task {
     serial: u64,
@@ -59,7 +59,7 @@ struct Task {
 }
 
 impl Task {
-    fn turn(&self) -> EvictionOrder {
+    fn turn(&self) -> ForgetOrder {
         (self.source, self.works, self.serial)
     }
 }
@@ -69,19 +69,19 @@ impl Task {
 pub(crate) struct Tasks {
     by_name: BTreeMap<TaskName, Task>,
     /// Their names: of each source those that have ended in front, and of these and the others the oldest.
-    turns: BTreeMap<EvictionOrder, TaskName>,
+    turns: BTreeMap<ForgetOrder, TaskName>,
     /// How many each source has.
     held: BTreeMap<Source, usize>,
     made: u64,
 }
 
 /// What a worker says of a task.
-struct Report {
+struct TaskReport {
     works: bool,
     ttl: Option<Duration>,
 }
 
-impl Report {
+impl TaskReport {
     /// That of a result, or of the params of a notification.
     pub(crate) fn of(object: &[u8]) -> Self {
         let status = string_in(object, b"status");
@@ -284,7 +284,7 @@ impl Tasks {
         let now = ctx.time.now();
         let name = (fleet, Rc::from(id));
         let Some(task) = self.by_name.get_mut(&name).filter(|task| task.worker == worker) else { return };
-        let Report { works, ttl } = Report::of(said);
+        let TaskReport { works, ttl } = TaskReport::of(said);
         // It begins when the task does, but it is only known here when it is said.
         match ttl {
             Some(ttl) if !task.has_ttl => (task.until, task.has_ttl) = (now.after(ttl), true),
@@ -292,7 +292,7 @@ impl Tasks {
             _ => {}
         }
         self.set_works(&name, works);
-        // A client needs its own worker as long as it is there, and its lines take the usual way.
+        // A client needs its own worker as long as it is there, and its lines take the fast path.
         if !works && !ctx.workers.has_owner(worker) {
             notice_end_of_work(ctx, worker);
         }
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_task_works_until_its_worker_says_that_it_has_ended() {
-        let of = |object: &str| Report::of(object.as_bytes());
+        let of = |object: &str| TaskReport::of(object.as_bytes());
         assert!(of(r#"{"status":"working"}"#).works && of("{}").works && of(r#"{"status":"input_required"}"#).works);
         for status in ["completed", "failed", "cancelled"] {
             assert!(!of(&format!(r#"{{"status":"{status}"}}"#)).works, "{status}");

@@ -104,7 +104,7 @@ impl Ctx {
                 let seconds = held_up.as_secs_f32();
                 format!(
                     "the daemon did not run for {seconds:.1} s, and its clients waited: it was stopped (SIGSTOP, a \
-                     frozen container) or got no processor; look at the load and at CPU limits (cpu.max)"
+                     frozen container) or got no CPU time; look at the load and at CPU limits (cpu.max)"
                 )
             });
         }

@@ -20,8 +20,8 @@ use crate::shell::turn::Shell;
 /// Why a request is given up for another one: its source has `held` of all `places`.
 pub(super) fn evicted(places: usize, what: &str, held: usize) -> Fault {
     let why = format!(
-        "this was given up for another request, since all {places} {what} are in use, {held} of them by your source; ask \
-         again with fewer at once"
+        "evicted to make room for another request: all {places} {what} are in use, {held} of them by your source; retry \
+         with fewer in parallel"
     );
     Fault::too_many(Reason::ConnectionLimit, why)
 }

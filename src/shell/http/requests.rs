@@ -30,7 +30,8 @@ const SHARE: usize = 256 * 1024;
 /// The refusal while memory is short.
 pub(super) const SHORT: &str = "memory is short; try again later";
 /// The refusal of whoever holds most of it.
-const MOST_MEMORY: &str = "memory is short, and your source sends more at once than its share of it: send less at once";
+const MOST_MEMORY: &str =
+    "memory is short, and your source uses more than its share of it; send fewer requests in parallel";
 
 /// The requests of clients, as a service.
 pub(super) struct ClientRequests;

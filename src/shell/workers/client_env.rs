@@ -48,8 +48,8 @@ impl ClientEnv {
                 ),
                 // A reload has added the header since, or no headers are read here.
                 _ => format!(
-                    "nobody looked for {header} when this began, and its worker needs that header now: begin anew, with that \
-                     header, at a listener of http, acp or ws"
+                    "{header} was not captured when this session or connection began, and its worker needs it now: start a \
+                     new one with that header, on an http, acp or ws listener"
                 ),
             })?;
             values.push((variable.clone(), value.clone()));
@@ -113,7 +113,7 @@ mod tests {
         assert!(why(&headers, Some(&kept("X-Key: undefined", &["X-Key"]))).contains("this has no X-Key"));
         let older = kept("X-Key: a", &["X-Other"]);
         for client in [Some(&older), Some(&EnvSource::new(&Names::default(), None)), None] {
-            assert!(why(&headers, client).starts_with("nobody looked for X-Key when this began"));
+            assert!(why(&headers, client).starts_with("X-Key was not captured when this session or connection began"));
         }
         for client in [Some(&older), None] {
             assert!(why(&files, client).contains("your name was not known when this began"));

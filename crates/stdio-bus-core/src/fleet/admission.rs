@@ -51,7 +51,8 @@ pub(crate) struct SourceUsage {
 /// Key of a source's usage, for as long as it has a connection.
 pub(crate) type SourceKey = Key<'u'>;
 
-/// The usage of all sources, and the state of the listeners.
+/// Decides whether a connection becomes a client. Holds the connection counts of all sources and the state of the
+/// listeners.
 #[derive(Default)]
 pub(crate) struct Admission {
     listeners: Vec<ListenerState>,

@@ -227,8 +227,8 @@ pub(super) fn tick_first_answer(ctx: &mut Ctx, key: WorkerKey) -> Option<Moment>
         let (waited, ran) = (ctx.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
         ctx.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
             let text = format!(
-                "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \
-                 before; more instances would keep warm spares"
+                "a client has waited {waited:.1} s for the first answer of its own worker, which had been running for \
+                 {ran:.1} s before; raise instances to keep more spares warm"
             );
             (None, text)
         });

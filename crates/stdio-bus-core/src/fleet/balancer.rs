@@ -152,8 +152,8 @@ impl Group {
         let asked = slots().filter_map(|slot| Some(ctx.workers.get(slot.worker?)?.is_asked()));
         match (due, asked.max()) {
             (Some(at), _) => format!(": the next one starts in {} ms", at.since(ctx.time.now()).as_millis()),
-            (None, Some(true)) => ": one starts, and has not said yet which version of MCP it serves".into(),
-            (None, Some(false)) => ": one is ending, and the next one starts when it has".into(),
+            (None, Some(true)) => ": one is starting, and its MCP version is not known yet".into(),
+            (None, Some(false)) => ": one is ending, and the next one starts after it".into(),
             (None, None) if slots().any(|slot| slot.is_out()) => ": the operator has taken it out".into(),
             (None, None) => String::new(),
         }

@@ -7,7 +7,7 @@
 //! A worker has work while it owes an answer that somebody waits for, works on a task, has a session whose client is
 //! there or a client of its own, or while bytes for it are queued in the daemon. What is in its pipe it may read when it
 //! leaves. When each worker was last needed is looked at on its timer
-//! alone: lines on the usual way pay nothing for it.
+//! alone: lines on the fast path pay nothing for it.
 //!
 //! Where the memory of all workers is limited (`max_workers_memory_mb`), and they hold more than that, the pool that has
 //! been idle for longest falls asleep, whatever its `idle_stop`; and the next one if they still do when they are measured
@@ -125,7 +125,7 @@ impl Fleets {
         }
         self.pools[other.unwrap_or(fleet)].woken_at = is_request.then_some(now);
         let id = &ctx.settings.pools[fleet].id;
-        let text = format!("pool \"{id}\" is woken: a line has come for it");
+        let text = format!("pool \"{id}\" wakes up: a line arrived for it");
         self.pools[fleet.pool].woken += 1;
         ctx.report(Reason::PoolWoken, None, || text);
         for woken in [Some(fleet), other].into_iter().flatten() {
@@ -232,11 +232,9 @@ impl Fleets {
         let why_now = match ctx.settings.limits.max_workers_memory.filter(|_| why == RecycleReason::Room) {
             Some(most) => {
                 let mib = self.pools.footprint.mib;
-                format!(
-                    "nobody needs it, and all workers together hold {mib} MiB, more than max_workers_memory_mb ({most})"
-                )
+                format!("it is idle, and all workers together hold {mib} MiB, more than max_workers_memory_mb ({most})")
             }
-            None => format!("nobody has needed it for {} s", settings.idle_stop.unwrap_or_default().as_secs_f32()),
+            None => format!("it has been idle for {} s", settings.idle_stop.unwrap_or_default().as_secs_f32()),
         };
         let text = format!("pool \"{}\" is asleep: {why_now}", settings.id);
         ctx.report(Reason::PoolAsleep, None, || text);

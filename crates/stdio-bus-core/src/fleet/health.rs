@@ -203,7 +203,7 @@ impl Requests {
         }
         if *misses >= MOST_MISSES {
             return Look::Hangs(format!(
-                "the worker hangs: it has not answered {MOST_MISSES} checks in a row as expected; it is restarted"
+                "the worker hangs: it did not answer {MOST_MISSES} health checks in a row as expected; it is restarted"
             ));
         }
         if let Some((_, at)) = asked {
@@ -242,13 +242,13 @@ fn report_silence(ctx: &mut Ctx, key: WorkerKey, silent: Option<Duration>) {
     match silent {
         Some(silent) => ctx.report(Reason::WorkerUnresponsive, Some(Peer::Worker(key)), || {
             format!(
-                "a worker has said nothing for {} s although it owes answers: new clients get others; show workers and \
-                 show pending say what it owes",
+                "a worker has written nothing for {} s while requests are pending on it; new clients are sent to other \
+                 workers (see show workers and show pending)",
                 silent.as_secs()
             )
         }),
         None => ctx.report(Reason::WorkerWell, Some(Peer::Worker(key)), || {
-            "a worker that was silent has said something, or owes nothing any more".to_owned()
+            "an unresponsive worker has recovered: it wrote a line, or no request is pending on it".to_owned()
         }),
     }
 }

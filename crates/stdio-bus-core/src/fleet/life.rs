@@ -110,7 +110,7 @@ impl Bus {
         let (pending, sessions) = (worker.end.to_answer.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
         self.ctx.report(reason, Some(Peer::Worker(key)), || match cause {
-            Some(why) => format!("a worker that was asked to stop ({}) ended with {exit}", why.name()),
+            Some(why) => format!("a worker stopped as requested ({}): {exit}", why.name()),
             None if was_asked => format!("a worker ended with {exit} when it was asked server/discover"),
             None => {
                 format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
@@ -492,7 +492,7 @@ fn lost(cause: Option<Reason>, lifetime: &Lifetime) -> &'static str {
             "the worker was replaced before it answered: it said nothing within start_timeout_sec; its stderr is in the log of \
              the daemon; raise pools[].start_timeout_sec if it needs more time"
         }
-        Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
+        Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read its stdin",
         Some(Reason::WorkerReplaced) if lifetime.recycle_reason() == Some(RecycleReason::Operator) => {
             "the operator had the worker replaced before it answered"
         }

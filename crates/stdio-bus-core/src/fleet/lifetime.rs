@@ -41,7 +41,7 @@ pub(crate) struct Lifetime {
     leaves_by: Option<Moment>,
     /// Since when nobody needs it, and how many bytes it had been sent then, as of the last look.
     idle: Option<(Moment, u64)>,
-    /// When some of its work was last over, other than by an answer on the usual way.
+    /// When some of its work was last over, other than by an answer on the fast path.
     worked_at: Moment,
 }
 
@@ -74,13 +74,15 @@ impl Lifetime {
         match self.reason {
             None => "its pool was reconfigured".into(),
             Some(RecycleReason::Age) => "max_age_sec is over".into(),
-            Some(RecycleReason::Requests) => "it has got max_requests".into(),
+            Some(RecycleReason::Requests) => "it has served max_requests requests".into(),
             Some(RecycleReason::Memory(mib)) => format!("its processes hold {mib} MiB (recycle_memory_mb)").into(),
-            Some(RecycleReason::Operator) => "the operator wants it".into(),
+            Some(RecycleReason::Operator) => "requested by the operator".into(),
             Some(RecycleReason::Out) => "the operator has taken it out".into(),
-            Some(RecycleReason::Idle) => "nobody has needed it for idle_stop_sec".into(),
-            Some(RecycleReason::Room) => "nobody needs it, and workers hold more than max_workers_memory_mb".into(),
-            Some(RecycleReason::Asked) => "it was asked server/discover, and sessions need one that was not".into(),
+            Some(RecycleReason::Idle) => "it has been idle for idle_stop_sec".into(),
+            Some(RecycleReason::Room) => "it is idle, and workers hold more than max_workers_memory_mb".into(),
+            Some(RecycleReason::Asked) => {
+                "it was asked server/discover, so it cannot serve sessions of earlier versions".into()
+            }
         }
     }
 
@@ -134,7 +136,7 @@ impl Lifetime {
         self.idle = idle;
     }
 
-    /// When some of its work was last over, other than by an answer on the usual way.
+    /// When some of its work was last over, other than by an answer on the fast path.
     pub(super) fn worked_at(&self) -> Moment {
         self.worked_at
     }

@@ -51,7 +51,7 @@ pub(crate) struct Fallback {
     failures: u32,
 }
 
-/// The state of a pool's rolling replacement.
+/// The rollout of a fleet: the replacement of its outdated workers, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Rollout {
     /// The worker that is to take a slot, and the slot.

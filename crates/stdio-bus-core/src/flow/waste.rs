@@ -104,7 +104,9 @@ impl Ctx {
         let before = worker.undeliverable_mut().paused_at.replace(now);
         if before.is_none_or(|before| now.since(before) > QUIET) {
             self.report(Reason::WorkerFloods, Some(Peer::Worker(key)), || {
-                "a worker writes much that has no receiver: it is read with pauses, and its other lines are late".into()
+                "a worker writes a lot of output that has no recipient: reading from it is throttled, and its other lines \
+                 are late"
+                    .into()
             });
         }
         if let Some(worker) = self.workers.get_mut(key) {

@@ -136,7 +136,7 @@ blank!(
 /// A thousand of them may be idle.
 const _: () = assert!(size_of::<Client>() <= 104);
 
-/// One client connection.
+/// A client: a connection, or an HTTP session.
 pub(crate) struct Client {
     identity: ClientIdentity,
     /// The group of workers that its messages go to, unless they name a pool.

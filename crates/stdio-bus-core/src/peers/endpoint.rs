@@ -411,7 +411,8 @@ impl PeerInput {
 /// Bytes that a client may send in one turn.
 const QUANTUM: usize = 64 * 1024;
 
-/// A client's turn for a shared worker, a number of bytes: a long line waits for as many turns as it needs.
+/// The share of a client in a worker that several clients keep busy. It is counted in bytes: a long line waits for as
+/// many turns as it needs.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// Bytes of the line that it waits with.

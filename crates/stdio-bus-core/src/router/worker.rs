@@ -346,8 +346,8 @@ impl Bus {
         }
         self.ctx.report(Reason::ClientSlow, Some(Peer::Client(client)), || {
             format!(
-                "a client reads more slowly than a worker that it shares with others writes for it; it is closed with \
-                 {queued} bytes queued"
+                "a client reads more slowly than its shared worker writes; its connection is closed with {queued} bytes \
+                 queued"
             )
         });
         self.close_client(client, Close::Now, Reason::ClientSlow);
@@ -467,8 +467,8 @@ impl Bus {
         let is_first =
             line.id.is_some() && self.ctx.workers.get_mut(worker).is_some_and(|at| at.unmatched_mut().note_report());
         if is_first {
-            let text = "a worker sent an answer that nothing waits for: it has answered a request twice, or under an id \
-                        that it was not sent";
+            let text = "a worker sent a response that matches no pending request: it answered twice, or used an id that \
+                        it was never sent";
             report_line(&mut self.ctx, Reason::WorkerAnswersTwice, from, line, text);
         }
         Flow::Next

@@ -333,7 +333,7 @@ impl Sessions {
         let is_its_own = ctx.workers.has_owner(session.worker);
         ctx.report_request(Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
             let name = name.as_bytes().escape_ascii();
-            (None, format!("session \"{name}\" was not used for session_idle_sec and is forgotten"))
+            (None, format!("session \"{name}\" expired: it was unused for session_idle_sec"))
         });
         if is_its_own {
             return self.end(ctx, key);

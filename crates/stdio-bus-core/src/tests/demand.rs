@@ -193,7 +193,7 @@ fn while_workers_hold_more_than_max_workers_memory_mb_the_pool_that_was_idle_for
     assert_eq!(bench.hold(100), [false; 3], "that is allowed");
     assert_eq!(bench.hold(101), [false, true, false]);
     let slept = bench.reports.iter().find(|report| report.reason == Reason::PoolAsleep).expect("it is logged");
-    let text = "pool \"b\" is asleep: nobody needs it, and all workers together hold 101 MiB, more than \
+    let text = "pool \"b\" is asleep: it is idle, and all workers together hold 101 MiB, more than \
                 max_workers_memory_mb (100)";
     assert_eq!(slept.text, text);
     assert_eq!(bench.stop_actions(bench.worker(0)), [StopAction::End], "it ends as what is replaced does");

@@ -96,7 +96,7 @@ fn the_error_without_a_shared_worker_says_when_the_next_one_starts() {
     }
     bench.write(client, r#"{"id":2,"method":"x"}"#);
     let message = bench.read_json(client)["error"]["message"].take();
-    assert_eq!(message, "no worker is running: one is ending, and the next one starts when it has");
+    assert_eq!(message, "no worker is running: one is ending, and the next one starts after it");
 }
 
 #[test]

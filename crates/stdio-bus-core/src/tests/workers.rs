@@ -443,7 +443,7 @@ fn a_worker_stopped_for_its_fault_counts_with_that_reason_and_bystanders_read_it
         assert_eq!((error["code"].as_i64(), &error["data"]["delivered"]), (Some(-32011), &true.into()), "{error}");
         assert_eq!((&error["data"]["reason"], &error["data"]["cause"]), (&"worker_exited".into(), &cause.into()));
         assert_eq!((&ends[..], stops), (&[(cause, 1)][..], 0), "worker_exits_total sees it");
-        assert!(logged.contains("asked to stop") && logged.contains(cause), "{logged}");
+        assert!(logged.contains("stopped as requested") && logged.contains(cause), "{logged}");
     }
 }
 

@@ -107,7 +107,7 @@ impl Identity {
         match claim.lines {
             0 => Ok(None),
             _ if !is_believed => bad(
-                "comes from an address that is not believed; leave it out, or add the proxy to trusted_proxies of this \
+                "comes from an address that is not trusted; leave it out, or add the proxy to trusted_proxies of this \
                  listener's identity; a proxy that sends a PROXY header, too, is not the sender: let it send none",
             ),
             1 => Ok(Some(claim.value)),
@@ -223,7 +223,7 @@ mod tests {
     fn the_field_of_anybody_else_is_refused_also_if_it_is_empty() {
         for value in ["alice", "", "-"] {
             let line = format!("x-forwarded-user: {value}");
-            assert!(name_of(&[line.as_bytes()], false).expect_err(value).contains("is not believed"));
+            assert!(name_of(&[line.as_bytes()], false).expect_err(value).contains("is not trusted"));
         }
         assert_eq!(name_of(&[], false), Ok(None));
     }

@@ -399,7 +399,7 @@ mod tests {
         }
         let ask = |more: &str| identify(&named(false), OPEN, from(STRANGER), &format!("Host: a{more}"));
         let (code, why) = ask("\r\nX-User: alice").expect_err("anybody can write it");
-        assert!(code == 400 && why.contains("X-User comes from an address that is not believed"), "{why}");
+        assert!(code == 400 && why.contains("X-User comes from an address that is not trusted"), "{why}");
         assert_eq!(ask("").expect_err("nobody has named it").0, 401);
     }
 

@@ -9,7 +9,9 @@ use super::failure::{Ending, Failure};
 use crate::bus::reply::{Delivered, error_response};
 use crate::bus::report::Reason;
 
-const REFUSED: &str = "the bus refuses the connection";
+const REFUSED: &str = "the daemon refuses the connection";
+
+const UNREACHABLE: &str = "the daemon cannot be reached";
 
 /// The error that answers a request.
 pub(super) struct LinkRefusal {
@@ -28,9 +30,9 @@ impl LinkRefusal {
     pub(super) fn over(options: &Options, ending: &Ending, delivered: Delivered) -> Self {
         let (code, reason, what) = match ending {
             Ending::Refused(_) => (-32018, "daemon_refused", REFUSED),
-            _ if ending.is_elsewhere() => (-32018, "daemon_unreachable", "the bus cannot be reached"),
-            _ if ending.is_gone() => (-32023, "daemon_gone", "the connection to the bus was lost"),
-            _ => (-32024, "daemon_closed", "the connection to the bus was closed"),
+            _ if ending.is_elsewhere() => (-32018, "daemon_unreachable", UNREACHABLE),
+            _ if ending.is_gone() => (-32023, "daemon_gone", "the connection to the daemon was lost"),
+            _ => (-32024, "daemon_closed", "the connection to the daemon was closed"),
         };
         let message = ending.details().map_or(what.into(), |why| format!("{what}: {why}").into());
         let (address, cause, remedy) = (options.daemon.to_string(), ending.to_string(), ending.remedy(options));
@@ -41,7 +43,7 @@ impl LinkRefusal {
     pub(super) fn of(options: &Options, failure: &Failure) -> Self {
         let (message, reason) = match failure {
             Failure::Refused(_) => (REFUSED, "daemon_refused"),
-            _ => ("the bus cannot be reached", "daemon_unreachable"),
+            _ => (UNREACHABLE, "daemon_unreachable"),
         };
         Self {
             code: -32018,
@@ -56,7 +58,7 @@ impl LinkRefusal {
 
     /// For a connection that the daemon closed because of this line.
     pub(super) fn too_long(options: &Options, ending: &Ending, length: u64, delivered: Delivered) -> Self {
-        let message = format!("this line is longer than the bus takes: {length} bytes").into();
+        let message = format!("this line is too long for the daemon: {length} bytes").into();
         let reason = Reason::ClientLineTooLong;
         Self { code: reason.code(), message, reason: reason.name(), ..Self::over(options, ending, delivered) }
     }

@@ -205,13 +205,13 @@ impl Fleets {
                 format!("the command of pool \"{id}\" serves no clients of MCP {MODERN}, but earlier ones")
             }
             (Era::Legacy, Known::Silent) => format!(
-                "the command of pool \"{id}\" has not answered server/discover within {} s: until it does, it counts as one \
-                 that serves no clients of MCP {MODERN}",
+                "the command of pool \"{id}\" has not answered server/discover within {} s: until it does, it is treated as \
+                 not supporting MCP {MODERN}",
                 SILENT_FOR.as_secs()
             ),
             (Era::Legacy, Known::Ended) => format!(
                 "workers of pool \"{id}\" have ended {MOST_ENDS} times without an answer to server/discover: the command \
-                 counts as one that serves no clients of MCP {MODERN}, if it works at all"
+                 is treated as not supporting MCP {MODERN}, if it works at all"
             ),
         };
         ctx.report(Reason::EraKnown, None, || text);

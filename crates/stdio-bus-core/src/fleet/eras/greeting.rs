@@ -59,7 +59,7 @@ impl KeptLine {
     }
 }
 
-/// How a client has begun to speak with the workers of a pool that it shares.
+/// The `initialize` that a client sent to a pool whose workers it shares, and how far it was accepted.
 pub(crate) struct Opening {
     pub(in crate::fleet) fleet: FleetId,
     /// What its last `initialize` has asked for.

@@ -213,13 +213,13 @@ impl Fleets {
                 return Ok(false);
             }
             let why = if opening.ends < MOST_ENDS {
-                format!("was larger than the {} bytes that are kept of one", longest_opening(ctx))
+                format!("was larger than the {} bytes that the daemon keeps of one", longest_opening(ctx))
             } else {
-                "has ended the workers that it was sent to again".into()
+                "ended the workers to which it was sent again".into()
             };
             let text = format!(
-                "this connection's next worker knows nothing of it, and cannot be sent its initialize, which {why}: send \
-                 initialize again, or connect again"
+                "the next worker of this connection cannot be initialized, because the initialize {why}; send initialize \
+                 again, or reconnect"
             );
             return Err(Refusal(Reason::InitializeLost, text));
         }
@@ -254,7 +254,7 @@ impl Fleets {
                 ctx.report_request(Reason::InitializeRefused, [Some(asked.client.into()), Some(key.into())], || {
                     let text = format!(
                         "a worker has refused an initialize after one with another protocol version or other \
-                         capabilities: {}; if it takes one only: {REMEDY}",
+                         capabilities: {}; if it accepts one only: {REMEDY}",
                         error_of(line)
                     );
                     (Some(shown), text)
@@ -263,11 +263,11 @@ impl Fleets {
         } else if asked.is_again && !is_accepted {
             let (client, error) = (ctx.clients.get(asked.client).map(|_| asked.client.into()), error_of(line));
             let has_others = ctx.workers.get(key).is_some_and(|worker| !worker.greeting.accepted.is_empty());
-            let remedy = if has_others { format!("; if it takes one only: {REMEDY}") } else { String::new() };
+            let remedy = if has_others { format!("; if it accepts one only: {REMEDY}") } else { String::new() };
             ctx.report_request(Reason::InitializeRefused, [client, Some(key.into())], || {
                 let text = format!(
-                    "a worker has refused a client's initialize, which the bus has sent again since the client had sent \
-                     it to another one: {error}{remedy}"
+                    "a worker refused a client's initialize, which the daemon replayed because the client had sent it to \
+                     another worker: {error}{remedy}"
                 );
                 (None, text)
             });

@@ -21,7 +21,7 @@ fn values(stream: &[u8]) -> Vec<&[u8]> {
 /// Identifies the sender twice: from a proxy that is believed, and from anybody.
 ///
 /// # Panics
-/// If a name is taken from who is not believed, from several lines, or is not the whole value; or if a request without a
+/// If a name is taken from a sender that is not trusted, from several lines, or is not the whole value; or if a request without a
 /// name is let in.
 pub fn check(stream: &[u8]) {
     let identity = Identity { header: "X-User".into(), trusted_proxies: Some(Proxies::Unix), ..Identity::default() };

@@ -244,7 +244,10 @@ impl Bus {
         let cause = cause.filter(|_| reason == Reason::RequestLost);
         let code = code_for(&self.fleets, &self.ctx, client.into(), reason);
         // Without a process it was kept here.
-        let delivered = if reason == Reason::CredentialsMissing { Delivered::No } else { Delivered::Yes };
+        let delivered = match reason {
+            Reason::CredentialsMissing | Reason::NoWorker => Delivered::No,
+            _ => Delivered::Yes,
+        };
         let said = error_for(&self.ctx, client.into(), &token, session, (code, reason, cause), text, delivered);
         self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleets, key, reason, said.as_ref());
         // A client that leaves gets no error.

@@ -3,6 +3,8 @@
 
 use alloc::borrow::{Cow, ToOwned};
 use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::lifetime::{Lifetime, RecycleReason};
 use super::worker::{Action, GRACE, Worker, WorkerEvent, WorkerState};
@@ -65,6 +67,7 @@ impl Bus {
                     worker.process.fail_to_start(fault == SpawnFailure::Shortage);
                     self.fleets.pools[worker.fleet.pool].stats.note(Reason::SpawnFailed);
                 }
+                self.fail_for_want_of_process(key, why, fault);
             }
         }
         self.step(key, WorkerEvent::SpawnFailed);
@@ -84,13 +87,38 @@ impl Bus {
             let error = || (None, why.to_owned());
             self.ctx.report_request(Reason::CredentialsMissing, [owner.map(Peer::Client), Some(key.into())], error);
         }
-        for request in asked {
-            self.fail_request(request, Reason::CredentialsMissing, why);
-            self.requests.forget(&mut self.ctx, &mut self.sessions, request);
-        }
+        self.end_requests(asked, Reason::CredentialsMissing, why);
         // However often it tries, starts for others are not late.
         if let Some(worker) = self.ctx.workers.get(key) {
             self.fleets.queue.slow_down_owner(&self.ctx, worker);
+        }
+    }
+
+    /// A worker could not be started: no process got the lines that were queued for it. Their senders are answered as if
+    /// they had found no worker, so that they may send them again, and with the reason.
+    fn fail_for_want_of_process(&mut self, key: WorkerKey, why: &str, fault: SpawnFailure) {
+        let Some(worker) = self.ctx.workers.get(key).filter(|_| !self.ctx.shutdown.stops_workers()) else { return };
+        // That of a shortage is in its reason.
+        let remedy = match fault {
+            SpawnFailure::Shortage => String::new(),
+            _ => format!("; correct the command of pool \"{}\"", self.ctx.settings.pools[worker.fleet].id),
+        };
+        let text = format!("the worker could not be started: {why}{remedy}");
+        let others = worker.end.traffic.lines_out.saturating_sub(worker.end.to_answer.count().into());
+        if others > 0 {
+            self.ctx.report(Reason::NoWorker, Some(Peer::Worker(key)), || {
+                format!("{others} lines that get no answer were not delivered: {text}")
+            });
+        }
+        let asked = self.requests.asked_of(&self.ctx, key.into());
+        self.end_requests(asked, Reason::NoWorker, &text);
+    }
+
+    /// The requests of a worker end with an error for their askers.
+    fn end_requests(&mut self, requests: Vec<RequestKey>, reason: Reason, text: &str) {
+        for request in requests {
+            self.fail_request(request, reason, text);
+            self.requests.forget(&mut self.ctx, &mut self.sessions, request);
         }
     }
 
@@ -161,10 +189,7 @@ impl Bus {
         let owner = self.ctx.workers.owner(key).map(Peer::Client);
         let has_failed = |request: &RequestKey| self.requests.get(*request).is_some_and(|it| it.asker() == owner);
         let is_notified = owner.is_some() && to_answer.iter().any(has_failed);
-        for request in to_answer {
-            self.fail_request(request, reason, &text);
-            self.requests.forget(&mut self.ctx, &mut self.sessions, request);
-        }
+        self.end_requests(to_answer, reason, &text);
         for request in self.requests.asked_by(&self.ctx, key.into()) {
             self.requests.abandon(&mut self.ctx, &mut self.sessions, request);
         }

@@ -351,7 +351,7 @@ fn a_pool_whose_worker_cannot_be_started_says_so_and_is_not_ready_for_a_while() 
     };
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     fail(&mut bench);
-    assert_eq!(bench.read_error(client).0, "worker_exited");
+    assert_eq!(bench.read_error(client).0, "no_worker");
     assert!(!bench.is_ready());
     bench.pass(milliseconds(100));
     fail(&mut bench);

@@ -379,5 +379,5 @@ fn a_connection_outlives_a_worker_of_its_own_that_could_not_be_started() {
     for worker in starting {
         bench.handle(Input::SpawnFailed { worker, why: "too many open files".into(), fault: SpawnFailure::Shortage });
     }
-    assert_eq!((bench.read_error(client).0.as_str(), bench.closed.len()), ("worker_exited", 0));
+    assert_eq!((bench.read_error(client).0.as_str(), bench.closed.len()), ("no_worker", 0));
 }

@@ -208,7 +208,7 @@ fn a_worker_that_cannot_be_started_is_tried_again_later_and_others_are_not_touch
     let (client, bad) = (bench.client(), bench.workers[0]);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     bench.handle(Input::SpawnFailed { worker: bad, why: "cannot fork".into(), fault: SpawnFailure::Command });
-    assert_eq!(bench.read_error(client).0, "worker_exited");
+    assert_eq!(bench.read_error(client).0, "no_worker");
     assert_eq!(bench.count(Reason::SpawnFailed), 1);
     bench.spawn_all();
     let good = bench.worker(0);
@@ -216,6 +216,39 @@ fn a_worker_that_cannot_be_started_is_tried_again_later_and_others_are_not_touch
     assert_eq!(bench.read(good).len(), 1);
     bench.pass(milliseconds(100));
     assert_eq!(bench.workers.len(), 2);
+}
+
+#[test]
+fn lines_for_a_worker_that_could_not_be_started_were_not_delivered_and_their_senders_read_why() {
+    const WHY: &str = "cannot start \"gone\" (/bin/gone): No such file or directory";
+    for assignment in [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated] {
+        for (fault, remedy) in [
+            (SpawnFailure::Command, "; correct the command of pool \"agents\""),
+            // Its reason says what to raise.
+            (SpawnFailure::Shortage, ""),
+        ] {
+            let mut bench = Bench::starting(settings(vec![pool(1, assignment)]));
+            let (client, worker) = (bench.client(), bench.workers[0]);
+            bench.write(client, r#"{"id":1,"method":"x"}"#);
+            bench.write(client, r#"{"method":"note"}"#);
+            bench.write(client, r#"{"id":2,"method":"session/new"}"#);
+            bench.write(client, r#"{"method":"note"}"#);
+            bench.handle(Input::SpawnFailed { worker, why: WHY.into(), fault });
+            let said = bench.read(client);
+            assert_eq!(said.len(), 2, "{said:?}");
+            for (line, id) in said.iter().zip(1..) {
+                let said: Value = serde_json::from_str(line).expect("JSON");
+                let error = &said["error"];
+                assert_eq!((&said["id"], &error["code"]), (&json!(id), &json!(-32010)), "{said}");
+                assert_eq!(error["data"], json!({ "reason": "no_worker", "delivered": false }));
+                assert_eq!(error["message"], format!("the worker could not be started: {WHY}{remedy}"));
+            }
+            assert_eq!((bench.count(Reason::RequestLost), bench.count(Reason::NoWorker)), (0, 3));
+            let lost = bench.reports.iter().find(|report| report.text.starts_with("2 lines that get no answer"));
+            assert!(lost.is_some_and(|report| report.text.contains(WHY)), "the log names the notifications");
+            assert_eq!(bench.how_closed(client), None);
+        }
+    }
 }
 
 #[test]

@@ -377,6 +377,11 @@ impl Model {
                     self.slots.blame(worker, to);
                 }
             }
+            // Its worker could not be started, and it was not delivered: nobody is to blame.
+            Reason::NoWorker => {
+                assert!(!self.drain.has_refused() && !self.workers[worker].ran);
+                self.step.note_timeout(worker);
+            }
             Reason::ShuttingDown => {
                 assert!(self.drain.is_refusing() || self.drain.is_quiescing(), "{request:?} might have been answered");
                 if self.drain.is_refusing() {

@@ -216,6 +216,16 @@ impl Model {
         self.just_ended.insert(worker);
     }
 
+    /// A worker cannot be started, for which this many lines are queued: if some of them are no requests that it owes an
+    /// answer, their loss is counted once.
+    pub fn cannot_start(&mut self, worker: usize, queued: usize) {
+        self.stops(worker);
+        let is_its_own = |request: &&Request| request.answerer == Party::Worker(worker);
+        if queued > self.to_workers.iter().filter(is_its_own).count() && !self.drain.has_refused() {
+            self.count(Reason::NoWorker);
+        }
+    }
+
     /// A worker is not read any more: its requests need no answers.
     pub fn unasks(&mut self, worker: usize) {
         for request in self.to_clients.iter_mut().filter(|request| request.asker == Some(Party::Worker(worker))) {

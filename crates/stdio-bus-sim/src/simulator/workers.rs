@@ -19,7 +19,8 @@ impl World {
         } else {
             worker.process.spawned(false);
             worker.end.ignored = true;
-            self.model.stops(at);
+            let queued = worker.end.queue.iter().filter(|byte| **byte == b'\n').count();
+            self.model.cannot_start(at, queued);
             self.handle(
                 "cannot be started",
                 party,

@@ -80,7 +80,8 @@ use crate::io::kernel::{Choice, Kernel};
 use startup::StartupContext;
 use turn::Unflushed;
 
-/// Runs the daemon until it has drained, and returns the exit code: failure if output was lost that a reader may miss.
+/// Runs the daemon until it has drained, and returns the exit code: failure if output was lost that a reader may miss, or
+/// the last state.
 ///
 /// # Errors
 /// Anything that prevents the start; at run time, only a failure of the ring itself.
@@ -104,7 +105,8 @@ pub fn run(config: Config, source: reload::Source, choice: Choice) -> Result<u8,
     // Shutdown signals have no effect from here on.
     exit_watchdog::limit(result.as_ref().map_or_else(StartError::exit_code, |()| exit::FAILURE));
     let log_is_complete = !left.log_in_flight && log::flush(&mut left.log);
-    result.map(|()| if left.unwritten == 0 && log_is_complete { exit::OK } else { exit::FAILURE })
+    let has_lost_nothing = left.unwritten == 0 && log_is_complete && !left.has_lost_state;
+    result.map(|()| if has_lost_nothing { exit::OK } else { exit::FAILURE })
 }
 
 /// Why the daemon does not run, in the format of its log.

@@ -351,9 +351,9 @@ impl Persistence {
         None
     }
 
-    /// Writes it for the last time, and waits for that, at most for a while.
-    pub(super) fn close(&mut self, view: View<'_>, config: &Config) {
-        let Some(Writer { records, last, .. }) = self.writer.take() else { return };
+    /// Writes it for the last time, and waits for that, at most for a while. Returns whether the next start finds all of it.
+    pub(super) fn close(&mut self, view: View<'_>, config: &Config) -> bool {
+        let Some(Writer { records, last, .. }) = self.writer.take() else { return true };
         let _ = records.send(self.records(view, config));
         drop(records);
         let until = Instant::now() + LAST_WRITE;
@@ -364,12 +364,13 @@ impl Persistence {
                 Err(io::Error::other(format!("it takes longer than {} s", LAST_WRITE.as_secs())))
             }
         };
-        if let Err(error) = result {
+        if let Err(error) = &result {
             tracing::error!(
                 reason = "state",
                 "the last state was not written: {error}; the next start finds an older one"
             );
         }
+        result.is_ok()
     }
 
     /// All that outlives the daemon: sessions, and owners, the newest first.

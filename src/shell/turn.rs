@@ -52,6 +52,8 @@ pub(super) struct Unflushed {
     pub log_in_flight: bool,
     /// Lines for stdout.
     pub unwritten: usize,
+    /// The next start finds an older state.
+    pub has_lost_state: bool,
 }
 
 /// The running daemon: the core, and the reactor that carries out its effects.
@@ -307,7 +309,7 @@ impl<I: Io> Shell<I> {
             self.reactor.cancel(Operation::Log, 0);
             self.settle();
         }
-        self.reactor.persistence.close(self.bus.view(), &self.reloads.running);
+        let is_saved = self.reactor.persistence.close(self.bus.view(), &self.reloads.running);
         self.log_requests();
         let reactor = &mut self.reactor;
         reactor.log.requests.report_lost(reactor.clock.now(), Duration::ZERO);
@@ -329,6 +331,7 @@ impl<I: Io> Shell<I> {
             log_in_flight: reactor.log.is_busy(),
             log: std::mem::take(&mut reactor.log.batch),
             unwritten: reactor.stdio.unwritten,
+            has_lost_state: !is_saved,
         };
         if left.log_in_flight {
             std::mem::forget(std::mem::take(&mut left.log));

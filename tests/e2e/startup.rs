@@ -42,7 +42,7 @@ fn without_a_configuration_two_echo_workers_answer_and_stderr_says_so() {
 /// With threads, each growth of the table would wait for an RCU grace period: in the loop at the 257th client, for example.
 #[test]
 fn the_table_of_descriptors_has_room_for_all_clients_from_the_start() {
-    let mut daemon = Setup::bare().tcp().start();
+    let daemon = Setup::bare().tcp().start();
     daemon.address();
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("it runs");
     let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).expect("the kernel reports it");

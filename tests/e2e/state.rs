@@ -405,3 +405,15 @@ fn metrics_say_how_many_sessions_outlive_the_daemon_and_whether_they_are_written
     daemon.until("it is written again", is_written);
     daemon.stop();
 }
+
+#[test]
+fn a_daemon_that_cannot_write_its_last_state_says_so_and_ends_with_1() {
+    let folder = folder();
+    let mut daemon = lasting(folder.path(), dedicated(), json!({}));
+    // Nothing can be written over a folder.
+    std::fs::create_dir(folder.path().join("sessions.new")).expect("a folder");
+    session(&daemon);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(1));
+    daemon.logs(&["ERROR", "the last state was not written", "reason=state"]);
+}

@@ -200,18 +200,18 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_workers_unresponsive" of Pools:
         "Workers that have written nothing for worker_silent_sec although they owe answers.";
         One |it, at| Value::from(it.gathered.pools[at].unresponsive);
-    gauge "stdio_bus_worker_seats" of Pools: "Workers that the pool should have, by state: filled, waiting for a restart, given_up, taken_out by the operator.";
+    gauge "stdio_bus_worker_slots" of Pools: "Workers that the pool should have, by state: filled, waiting for a restart, given_up, taken_out by the operator.";
         Many |out, it, at| {
             let pool = it.pool(at);
             let wanted = if pool.is_asleep { 0 } else { pool.settings.instances + pool.grown };
             let there = wanted.saturating_sub(pool.waiting + pool.given_up + pool.out);
-            let seats = [
+            let slots = [
                 ("filled", there),
                 ("waiting", pool.waiting),
                 ("given_up", pool.given_up),
                 ("taken_out", pool.out),
             ];
-            out.each("state", seats.map(|(state, count)| (state, count as u64)));
+            out.each("state", slots.map(|(state, count)| (state, count as u64)));
         };
     counter "stdio_bus_worker_starts_total" as "starts" of Pools: "Worker processes started.";
         One |it, at| Value::from(it.pool(at).stats.events(Reason::WorkerStarted));
@@ -228,7 +228,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| Value::from(it.pool(at).stats.events(Reason::WorkerStopped));
     counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts after an unexpected exit.";
         One |it, at| Value::from(it.pool(at).stats.events(Reason::RestartScheduled));
-    counter "stdio_bus_worker_seats_given_up_total" of Pools: "Workers given up after too many restarts.";
+    counter "stdio_bus_worker_slots_given_up_total" of Pools: "Workers given up after too many restarts.";
         One |it, at| Value::from(it.pool(at).stats.events(Reason::PoolDegraded));
     counter "stdio_bus_client_lines_received_total" as "totals/client_lines_received" of All:
         "Lines received from clients.";

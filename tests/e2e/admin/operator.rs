@@ -104,14 +104,14 @@ fn a_paused_pool_has_its_requests_wait_and_a_worker_that_is_taken_out_is_not_rep
     until_status(&daemon, "/readyz", 200);
 
     said(&daemon, &["take-out", "worker", "agents/0"]);
-    let seats = |state: &str| {
+    let slots = |state: &str| {
         let metrics = Admin::of(&daemon).get("/metrics").body;
-        metric(&metrics, &format!("stdio_bus_worker_seats{{pool=\"agents\",state=\"{state}\"}}"))
+        metric(&metrics, &format!("stdio_bus_worker_slots{{pool=\"agents\",state=\"{state}\"}}"))
     };
     daemon.until("it has ended", || said(&daemon, &["show", "workers"]).matches("agents/").count() == 1);
-    assert_eq!((seats("taken_out"), seats("filled")), (1.0, 1.0));
+    assert_eq!((slots("taken_out"), slots("filled")), (1.0, 1.0));
     said(&daemon, &["restart", "pool", "agents"]);
-    daemon.until("it is back", || seats("filled") == 2.0);
+    daemon.until("it is back", || slots("filled") == 2.0);
     let (code, _, why) = command(&daemon, &["pause", "pool", "nobody"]);
     assert!(code == Some(1) && why.contains("there is no pool"), "{why}");
     client.half_close();

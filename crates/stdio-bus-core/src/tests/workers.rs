@@ -544,7 +544,7 @@ fn live_workers_of_a_dedicated_pool_have_distinct_names_and_free_ones_are_reused
     for client in [first, second] {
         bench.write(client, r#"{"method":"x"}"#);
     }
-    assert_eq!(names(&bench), [(0, 0), (1, 1), (2, 2)], "two that have left the seat, and a spare");
+    assert_eq!(names(&bench), [(0, 0), (1, 1), (2, 2)], "two that have left the slot, and a spare");
     bench.gone(first);
     let ended = bench.worker(0);
     bench.dies(ended);

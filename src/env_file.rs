@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use zeroize::Zeroizing;
 
 use crate::access::is_one_word;
-use crate::bus::port::{Owner, Vouches};
+use crate::bus::port::{NameAuthority, Owner};
 use crate::small_file;
 
 /// Maximum size of a file in bytes.
@@ -26,8 +26,8 @@ pub(crate) const ENDING: &str = ".env";
 pub(crate) type Variables = Vec<(String, Zeroizing<Vec<u8>>)>;
 
 /// The names of the subfolders: the same text is another name if somebody else vouches for it.
-pub(crate) const KINDS: [(Vouches, &str); 3] =
-    [(Vouches::Token, "token"), (Vouches::Certificate, "cn"), (Vouches::Proxy, "user")];
+pub(crate) const KINDS: [(NameAuthority, &str); 3] =
+    [(NameAuthority::Token, "token"), (NameAuthority::Certificate, "cn"), (NameAuthority::Proxy, "user")];
 
 /// The subfolder of a name, and its file there.
 ///
@@ -152,11 +152,11 @@ pub(crate) fn survey(folder: &Path) -> Survey {
 }
 
 /// Whether there can be a verified name like this: names of tokens and headers have no blanks, and those of headers no comma.
-fn may_be_called(vouches: Vouches, name: &str) -> bool {
+fn may_be_called(vouches: NameAuthority, name: &str) -> bool {
     match vouches {
-        Vouches::Certificate => true,
-        Vouches::Token => is_one_word(name),
-        Vouches::Proxy => is_one_word(name) && !name.contains(','),
+        NameAuthority::Certificate => true,
+        NameAuthority::Token => is_one_word(name),
+        NameAuthority::Proxy => is_one_word(name) && !name.contains(','),
     }
 }
 
@@ -280,14 +280,14 @@ mod tests {
     #[test]
     fn names_that_lead_elsewhere_have_no_file_and_those_of_one_kind_not_that_of_another() {
         let of = |vouches, name| place(Owner { vouches, name });
-        assert_eq!(of(Vouches::Token, "alice"), Ok(("token", "alice.env".to_owned())));
-        assert_eq!(of(Vouches::Certificate, "alice"), Ok(("cn", "alice.env".to_owned())));
-        assert_eq!(of(Vouches::Proxy, "a@example.com|x"), Ok(("user", "a@example.com|x.env".to_owned())));
+        assert_eq!(of(NameAuthority::Token, "alice"), Ok(("token", "alice.env".to_owned())));
+        assert_eq!(of(NameAuthority::Certificate, "alice"), Ok(("cn", "alice.env".to_owned())));
+        assert_eq!(of(NameAuthority::Proxy, "a@example.com|x"), Ok(("user", "a@example.com|x.env".to_owned())));
         let long = "x".repeat(252);
         for bad in ["", ".", "..", ".alice", "../alice", "a/b", "/etc/passwd", "a\0b", "a\nb", &long] {
-            assert!(of(Vouches::Proxy, bad).is_err(), "{bad:?}");
+            assert!(of(NameAuthority::Proxy, bad).is_err(), "{bad:?}");
         }
-        assert!(of(Vouches::Proxy, &long[1..]).is_ok());
+        assert!(of(NameAuthority::Proxy, &long[1..]).is_ok());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::bus::port::{Owner as Verified, Vouches};
+use crate::bus::port::{NameAuthority, Owner as Verified};
 
 /// Maximum size of the file in bytes.
 pub(crate) const MOST_BYTES: usize = 8 << 20;
@@ -86,9 +86,9 @@ pub(crate) enum SessionOwner {
 impl From<Verified<'_>> for SessionOwner {
     fn from(Verified { vouches, name }: Verified<'_>) -> Self {
         match vouches {
-            Vouches::Token => Self::Token(name.to_owned()),
-            Vouches::Certificate => Self::Certificate(name.to_owned()),
-            Vouches::Proxy => Self::User(name.to_owned()),
+            NameAuthority::Token => Self::Token(name.to_owned()),
+            NameAuthority::Certificate => Self::Certificate(name.to_owned()),
+            NameAuthority::Proxy => Self::User(name.to_owned()),
         }
     }
 }
@@ -98,9 +98,9 @@ impl SessionOwner {
     pub(crate) fn verified(&self) -> Option<Verified<'_>> {
         let (vouches, name) = match self {
             Self::Anyone => return None,
-            Self::Token(name) => (Vouches::Token, name),
-            Self::Certificate(name) => (Vouches::Certificate, name),
-            Self::User(name) => (Vouches::Proxy, name),
+            Self::Token(name) => (NameAuthority::Token, name),
+            Self::Certificate(name) => (NameAuthority::Certificate, name),
+            Self::User(name) => (NameAuthority::Proxy, name),
         };
         Some(Verified { vouches, name })
     }

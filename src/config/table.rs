@@ -22,7 +22,7 @@ pub(super) struct Section {
 pub(super) struct Setting {
     pub key: &'static str,
     pub kind: ValueKind,
-    pub left_out: LeftOut,
+    pub left_out: DefaultValue,
     /// One sentence of description.
     pub says: &'static str,
 }
@@ -60,7 +60,7 @@ pub(super) enum Unit {
 
 /// What applies if a setting is omitted.
 #[derive(Clone, Copy)]
-pub(super) enum LeftOut {
+pub(super) enum DefaultValue {
     /// It must not be omitted.
     Required,
     /// The same as this JSON value.
@@ -69,7 +69,7 @@ pub(super) enum LeftOut {
     Words(&'static str),
 }
 
-use LeftOut::{Required, Value, Words};
+use DefaultValue::{Required, Value, Words};
 use Unit::{Bytes, One, Seconds};
 use ValueKind::{
     Choice, Flag, Number, NumberOrObject, Numbers, Object, Objects, ObjectsByName, Text, Texts, TextsByName,
@@ -80,7 +80,7 @@ const DAY: u64 = 24 * 60 * 60;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-const fn row(key: &'static str, kind: ValueKind, left_out: LeftOut, says: &'static str) -> Setting {
+const fn row(key: &'static str, kind: ValueKind, left_out: DefaultValue, says: &'static str) -> Setting {
     Setting { key, kind, left_out, says }
 }
 

@@ -96,7 +96,7 @@ impl Drop for Pages {
 
 /// Where a block returns to when it is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Home {
+enum BlockOrigin {
     /// Its stretch and its index there: see [`BlockIndex`].
     Small(BlockIndex),
     Medium(BlockIndex),
@@ -115,12 +115,12 @@ pub struct Block {
     /// The start of its first pad.
     start: NonNull<u8>,
     capacity: usize,
-    home: Home,
+    home: BlockOrigin,
     registered: Option<u16>,
 }
 
 impl Block {
-    fn with_home(capacity: usize, home: Home) -> io::Result<Self> {
+    fn with_home(capacity: usize, home: BlockOrigin) -> io::Result<Self> {
         let pages = Rc::new(Pages::new(capacity + 2 * PAD)?);
         Ok(Self { start: pages.start, pages, capacity, home, registered: None })
     }
@@ -133,8 +133,8 @@ impl Block {
     /// The memory that it takes up, in bytes.
     pub fn weight(&self) -> usize {
         match self.home {
-            Home::Small(_) | Home::Medium(_) => self.capacity + 2 * PAD,
-            Home::Chunks | Home::Reads | Home::Long => self.pages.bytes,
+            BlockOrigin::Small(_) | BlockOrigin::Medium(_) => self.capacity + 2 * PAD,
+            BlockOrigin::Chunks | BlockOrigin::Reads | BlockOrigin::Long => self.pages.bytes,
         }
     }
 
@@ -182,13 +182,13 @@ impl Block {
 }
 
 /// Spare blocks of one size, used as a stack.
-struct Shelf {
+struct FreeList {
     blocks: Vec<Block>,
     /// The minimum number of spares since the last trim: that many were not needed.
     least: usize,
 }
 
-impl Shelf {
+impl FreeList {
     fn new() -> Self {
         Self { blocks: Vec::new(), least: 0 }
     }
@@ -219,7 +219,7 @@ impl Shelf {
 struct Stretches {
     capacity: usize,
     together: u32,
-    home: fn(BlockIndex) -> Home,
+    home: fn(BlockIndex) -> BlockOrigin,
     stretches: Vec<Stretch>,
     /// Stretches with free blocks.
     open: Vec<u32>,
@@ -238,7 +238,7 @@ struct Stretch {
 }
 
 impl Stretches {
-    fn new(capacity: usize, together: u32, home: fn(BlockIndex) -> Home) -> Self {
+    fn new(capacity: usize, together: u32, home: fn(BlockIndex) -> BlockOrigin) -> Self {
         assert!((1..u64::BITS).contains(&together));
         let (stretches, open, vacant) = (Vec::new(), Vec::new(), Vec::new());
         Self { capacity, together, home, stretches, open, vacant, free: 0, least: 0 }
@@ -352,9 +352,9 @@ pub struct Buffers {
     small: Stretches,
     medium: Stretches,
     /// Registered and ordinary ones.
-    chunks: [Shelf; 2],
-    reads: [Shelf; 2],
-    long: Shelf,
+    chunks: [FreeList; 2],
+    reads: [FreeList; 2],
+    long: FreeList,
     receive: ReceiveRing,
     /// Lent bytes.
     used: usize,
@@ -376,9 +376,9 @@ impl Buffers {
     /// The caller drops the ring first.
     pub fn new(ring: Option<&Ring>, workers: usize) -> io::Result<Self> {
         let reads =
-            (0..(READS_PER_WORKER * workers).min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
-        let chunks =
-            (0..(CHUNKS_PER_WORKER * workers).min(REGISTERED_CHUNKS)).map(|_| Block::with_home(CHUNK, Home::Chunks));
+            (0..(READS_PER_WORKER * workers).min(REGISTERED_READS)).map(|_| Block::with_home(READ, BlockOrigin::Reads));
+        let chunks = (0..(CHUNKS_PER_WORKER * workers).min(REGISTERED_CHUNKS))
+            .map(|_| Block::with_home(CHUNK, BlockOrigin::Chunks));
         let mut blocks: Vec<Block> = reads.chain(chunks).collect::<io::Result<_>>()?;
         let vectors: Vec<libc::iovec> =
             blocks.iter().map(|block| libc::iovec { iov_base: block.at(0).cast(), iov_len: block.capacity }).collect();
@@ -390,11 +390,11 @@ impl Buffers {
             }
         }
         let mut buffers = Self {
-            small: Stretches::new(SMALL, SMALL_TOGETHER, Home::Small),
-            medium: Stretches::new(MEDIUM, MEDIUM_TOGETHER, Home::Medium),
-            chunks: [Shelf::new(), Shelf::new()],
-            reads: [Shelf::new(), Shelf::new()],
-            long: Shelf::new(),
+            small: Stretches::new(SMALL, SMALL_TOGETHER, BlockOrigin::Small),
+            medium: Stretches::new(MEDIUM, MEDIUM_TOGETHER, BlockOrigin::Medium),
+            chunks: [FreeList::new(), FreeList::new()],
+            reads: [FreeList::new(), FreeList::new()],
+            long: FreeList::new(),
             receive: ReceiveRing::new(ring)?,
             used: 0,
             plenty: usize::MAX,
@@ -513,11 +513,11 @@ impl Buffers {
     }
 
     fn ordinary_chunk(&mut self, need: Urgency) -> Option<Block> {
-        self.chunks[ORDINARY].take().or_else(|| self.block(CHUNK, Home::Chunks, need))
+        self.chunks[ORDINARY].take().or_else(|| self.block(CHUNK, BlockOrigin::Chunks, need))
     }
 
     fn ordinary_read(&mut self, need: Urgency) -> Option<Block> {
-        self.reads[ORDINARY].take().or_else(|| self.block(READ, Home::Reads, need))
+        self.reads[ORDINARY].take().or_else(|| self.block(READ, BlockOrigin::Reads, need))
     }
 
     fn long_block(&mut self, needed: usize, generous: usize) -> Option<Block> {
@@ -530,13 +530,13 @@ impl Buffers {
                 self.long.take()
             }
             None => {
-                let block = self.block(generous, Home::Long, Urgency::Large);
-                block.or_else(|| self.block(needed, Home::Long, Urgency::Large))
+                let block = self.block(generous, BlockOrigin::Long, Urgency::Large);
+                block.or_else(|| self.block(needed, BlockOrigin::Long, Urgency::Large))
             }
         }
     }
 
-    fn block(&mut self, capacity: usize, home: Home, need: Urgency) -> Option<Block> {
+    fn block(&mut self, capacity: usize, home: BlockOrigin, need: Urgency) -> Option<Block> {
         let pages = self.pages(capacity + 2 * PAD, need)?;
         Some(Block { start: pages.start, pages, capacity, home, registered: None })
     }
@@ -560,7 +560,7 @@ impl Buffers {
     /// Gives a long block this larger capacity, without a copy of its bytes. False if that is not possible; then nothing
     /// has changed.
     pub fn grow(&mut self, block: &mut Block, capacity: usize) -> bool {
-        if block.home != Home::Long || reserve::is_spent() {
+        if block.home != BlockOrigin::Long || reserve::is_spent() {
             return false;
         }
         let Some(pages) = Rc::get_mut(&mut block.pages) else { return false };
@@ -584,19 +584,19 @@ impl Buffers {
     fn put_away(&mut self, block: Block) {
         let which = if block.registered.is_some() { REGISTERED } else { ORDINARY };
         let (shelf, spare) = match block.home {
-            Home::Small(place) => {
+            BlockOrigin::Small(place) => {
                 self.small.give_back(place);
                 self.has_spares |= self.small.has_spares();
                 return;
             }
-            Home::Medium(place) => {
+            BlockOrigin::Medium(place) => {
                 self.medium.give_back(place);
                 self.has_spares |= self.medium.has_spares();
                 return;
             }
-            Home::Chunks => (&mut self.chunks[which], SPARE_CHUNKS),
-            Home::Reads => (&mut self.reads[which], SPARE_READS),
-            Home::Long => {
+            BlockOrigin::Chunks => (&mut self.chunks[which], SPARE_CHUNKS),
+            BlockOrigin::Reads => (&mut self.reads[which], SPARE_READS),
+            BlockOrigin::Long => {
                 let kept: usize = self.long.blocks.iter().map(|block| block.capacity).sum();
                 let spare = if kept + block.capacity <= SPARE_LONG_BYTES { usize::MAX } else { 0 };
                 (&mut self.long, spare)

@@ -1,9 +1,9 @@
 //! Closes connections of peers of the core, in order or at once. `life.rs` cancels what is in flight and removes them.
 
-use super::connections::AsPeer;
+use super::connections::PeerSlot;
 use super::operation::Operation;
 use super::reactor::Reactor;
-use super::transport::{Ends, Flight, State};
+use super::transport::{Ends, PendingOp, State};
 use crate::bus::port::{Close, Input, Moment, Peer, Reason};
 use crate::io::{Io, is_half_closed};
 
@@ -28,9 +28,9 @@ impl<I: Io> Reactor<I> {
 
     /// Reports to the core that a client which is not read has half-closed.
     pub(super) fn report_half_closed(&mut self, slot: usize) {
-        if let Peer::Client(client) = self.connections[AsPeer(slot)].peer
+        if let Peer::Client(client) = self.connections[PeerSlot(slot)].peer
             && self.connections[slot].ends.is_socket()
-            && self.connections[AsPeer(slot)].incoming.is_paused
+            && self.connections[PeerSlot(slot)].incoming.is_paused
             && self.connections[slot].is_half_closed()
         {
             self.dispatch(self.clock.now(), Input::InputStopped(client));
@@ -42,7 +42,7 @@ impl<I: Io> Reactor<I> {
         let has_left = self.connections.entry(slot).has_left();
         let (transport, endpoint) = self.connections.peer_parts(slot);
         if transport.ends.is_worker() {
-            if transport.in_flight.has(Flight::Watch) {
+            if transport.in_flight.has(PendingOp::Watch) {
                 self.cancel(Operation::Watch, slot);
             }
             return self.close_stdin_when_idle(slot);
@@ -57,7 +57,7 @@ impl<I: Io> Reactor<I> {
 
     pub(super) fn close_stdin_when_idle(&mut self, slot: usize) {
         let transport = &mut self.connections[slot];
-        let is_busy = transport.in_flight.has(Flight::Write) || transport.in_flight.has(Flight::Watch);
+        let is_busy = transport.in_flight.has(PendingOp::Write) || transport.in_flight.has(PendingOp::Watch);
         if let Ends::Worker { stdin, .. } = &mut transport.ends
             && transport.state == State::Lingering
             && !is_busy
@@ -77,7 +77,7 @@ impl<I: Io> Reactor<I> {
         let (transport, endpoint) = self.connections.peer_parts(slot);
         // What is discarded need not be paused, and reading continues without the buffer of a line.
         (endpoint.incoming.is_discarded, endpoint.incoming.is_paused) = (true, false);
-        if !transport.in_flight.has(Flight::Read) {
+        if !transport.in_flight.has(PendingOp::Read) {
             transport.inbox.release(self.io.buffers());
         } else if transport.inbox.weight() > 0 {
             self.cancel(Operation::Read, slot);
@@ -96,7 +96,7 @@ impl<I: Io> Reactor<I> {
     fn drain_input(&mut self, slot: usize) {
         let (transport, endpoint) = self.connections.peer_parts(slot);
         endpoint.incoming.is_paused = false;
-        if transport.in_flight.has(Flight::Read) && !transport.inbox.is_empty() {
+        if transport.in_flight.has(PendingOp::Read) && !transport.inbox.is_empty() {
             self.cancel(Operation::Read, slot);
         }
         self.connections.resume_soon(slot);
@@ -108,7 +108,7 @@ impl<I: Io> Reactor<I> {
         if transport.is_closing() {
             return;
         }
-        let has_rest_of_stderr = endpoint.stderr.is_some() && !transport.in_flight.has(Flight::Stderr);
+        let has_rest_of_stderr = endpoint.stderr.is_some() && !transport.in_flight.has(PendingOp::Stderr);
         self.cancel_all(slot);
         if has_rest_of_stderr {
             self.read_stderr(slot);

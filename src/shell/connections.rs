@@ -13,7 +13,7 @@ use super::endpoint::Endpoint;
 use super::http::exchange::Exchange;
 use super::protocol::Protocol;
 use super::timers::earlier;
-use super::transport::{Flight, Transport};
+use super::transport::{PendingOp, Transport};
 use super::websocket::WebSocket;
 use crate::bus::port::{ClientKey, Moment, Peer, WorkerKey};
 use crate::bus::settings::MAX_CONNECTIONS;
@@ -40,7 +40,8 @@ impl Connection {
     pub(super) fn is_to_be_read(&self) -> bool {
         let Some(Endpoint { incoming, is_resumed, .. }) = self.protocol.endpoint() else { return false };
         let is_wanted = !incoming.is_paused || incoming.is_discarded;
-        let is_busy = self.transport.in_flight.has(Flight::Read) || self.transport.in_flight.has(Flight::Presentation);
+        let is_busy =
+            self.transport.in_flight.has(PendingOp::Read) || self.transport.in_flight.has(PendingOp::Presentation);
         let is_over = self.protocol.web().is_some_and(WebSocket::has_unreported_end);
         let is_closed = self.transport.is_closing() || is_over || self.has_left();
         is_wanted && !self.transport.has_ended() && !is_busy && !is_resumed && !is_closed
@@ -64,11 +65,11 @@ impl Connection {
 
 /// The peer of the core whose connection is in a slot.
 #[derive(Clone, Copy)]
-pub(super) struct AsPeer(pub usize);
+pub(super) struct PeerSlot(pub usize);
 
 /// The exchange of the connection in a slot, which speaks HTTP.
 #[derive(Clone, Copy)]
-pub(super) struct AsHttp(pub usize);
+pub(super) struct HttpSlot(pub usize);
 
 /// See the module documentation.
 #[derive(Default)]
@@ -279,7 +280,7 @@ impl Connections {
     /// The maximum length of a connection's lines.
     #[inline]
     pub(super) fn longest_line(&self, slot: usize) -> usize {
-        match self[AsPeer(slot)].peer {
+        match self[PeerSlot(slot)].peer {
             Peer::Client(_) => self.longest_client_line,
             Peer::Worker(_) => self.longest_worker_line,
         }
@@ -307,7 +308,7 @@ impl Connections {
 
     /// Queues a connection whose buffered bytes have to be presented.
     pub(super) fn resume_soon(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self[AsPeer(slot)].is_resumed, true) {
+        if !std::mem::replace(&mut self[PeerSlot(slot)].is_resumed, true) {
             self.resumed.push_back(slot);
         }
     }
@@ -336,34 +337,34 @@ impl IndexMut<usize> for Connections {
     }
 }
 
-impl Index<AsPeer> for Connections {
+impl Index<PeerSlot> for Connections {
     type Output = Endpoint;
 
     #[inline]
-    fn index(&self, AsPeer(slot): AsPeer) -> &Endpoint {
+    fn index(&self, PeerSlot(slot): PeerSlot) -> &Endpoint {
         self.peer(slot).unwrap_or_else(|| panic!("the connection in slot {slot} is a peer's"))
     }
 }
 
-impl IndexMut<AsPeer> for Connections {
+impl IndexMut<PeerSlot> for Connections {
     #[inline]
-    fn index_mut(&mut self, AsPeer(slot): AsPeer) -> &mut Endpoint {
+    fn index_mut(&mut self, PeerSlot(slot): PeerSlot) -> &mut Endpoint {
         self.peer_parts(slot).1
     }
 }
 
-impl Index<AsHttp> for Connections {
+impl Index<HttpSlot> for Connections {
     type Output = Exchange;
 
     #[inline]
-    fn index(&self, AsHttp(slot): AsHttp) -> &Exchange {
+    fn index(&self, HttpSlot(slot): HttpSlot) -> &Exchange {
         self.http(slot).unwrap_or_else(|| panic!("the connection in slot {slot} speaks HTTP"))
     }
 }
 
-impl IndexMut<AsHttp> for Connections {
+impl IndexMut<HttpSlot> for Connections {
     #[inline]
-    fn index_mut(&mut self, AsHttp(slot): AsHttp) -> &mut Exchange {
+    fn index_mut(&mut self, HttpSlot(slot): HttpSlot) -> &mut Exchange {
         self.http_parts(slot).1
     }
 }

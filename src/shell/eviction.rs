@@ -4,7 +4,7 @@
 use hashbrown::HashMap;
 
 use super::connection_counts::{Counts, Purpose};
-use super::connections::{AsHttp, Connections};
+use super::connections::{Connections, HttpSlot};
 use super::http::exchange::{Accepted, Exchange, State};
 use super::transport::Transport;
 use crate::bus::port::{ListenerId, Moment, Source};
@@ -54,7 +54,7 @@ impl Connections {
 
     /// A handshake turns out to be a connection for requests.
     pub(super) fn becomes_requests(&mut self, slot: usize) {
-        self[AsHttp(slot)].purpose = Purpose::Requests;
+        self[HttpSlot(slot)].purpose = Purpose::Requests;
         self.counts.becomes_requests();
     }
 
@@ -100,7 +100,7 @@ impl Connections {
         let all = || self.all_http().filter(|(_, _, it)| it.state == State::Reading && it.incoming.weight() > 0);
         all().for_each(|(_, _, it)| *uploads.entry(it.source()).or_default() += it.incoming.weight());
         let of = |it: &Exchange| uploads.get(&it.source()).copied().unwrap_or_default();
-        let own = &self[AsHttp(but)];
+        let own = &self[HttpSlot(but)];
         let (slot, _, heaviest) = all().max_by_key(|(_, _, it)| (of(it), it.incoming.weight()))?;
         (heaviest.source() != own.source() && of(heaviest) > of(own) + more).then_some(slot)
     }
@@ -114,7 +114,7 @@ impl Connections {
         most: usize,
         waiting: impl Iterator<Item = (Source, usize)>,
     ) -> bool {
-        let own = self[AsHttp(slot)].source();
+        let own = self[HttpSlot(slot)].source();
         let reads = self.all_http().filter(|(_, _, it)| it.state == State::Reading);
         let held = reads.map(|(_, _, it)| (it.source(), it.incoming.weight())).chain(waiting);
         let held = held.filter(|(_, weight)| *weight > 0).chain([(own, more)]);
@@ -132,7 +132,7 @@ mod tests {
     fn add_of(connections: &mut Connections, purpose: Purpose, source: u32, state: State, since: u64) -> usize {
         let slot = add(connections, purpose, since);
         connections.counts_for(slot, Source::User(source));
-        connections[AsHttp(slot)].state = state;
+        connections[HttpSlot(slot)].state = state;
         slot
     }
 

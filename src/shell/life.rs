@@ -12,7 +12,7 @@ use super::operation::Operation;
 use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::timers::Timer;
-use super::transport::{Ends, Flight, State};
+use super::transport::{Ends, PendingOp, State};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::ring::Completion;
@@ -22,7 +22,7 @@ use crate::io::{Io, Submission, is_half_closed};
 impl<I: Io> Shell<I> {
     /// A receive into a provided buffer has completed.
     pub(super) fn received(&mut self, now: Moment, slot: usize, completion: &Completion) {
-        self.reactor.connections[slot].in_flight.end(Flight::Read);
+        self.reactor.connections[slot].in_flight.end(PendingOp::Read);
         match self.reactor.connections.http(slot) {
             None => self.peer_received(now, slot, completion),
             Some(_) => self.http_received(now, slot, completion),
@@ -56,9 +56,9 @@ impl<I: Io> Shell<I> {
     pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
         let reactor = &mut self.reactor;
         let transport = &mut reactor.connections[slot];
-        transport.in_flight.end(Flight::Write);
+        transport.in_flight.end(PendingOp::Write);
         debug_assert!(transport.ends.output().is_some(), "it was closed under the kernel");
-        if transport.in_flight.remove(Flight::Room) {
+        if transport.in_flight.remove(PendingOp::Room) {
             return reactor.awaited_room(now, slot, result);
         }
         match reactor.connections.http(slot) {
@@ -77,8 +77,8 @@ impl<I: Io> Reactor<I> {
         self.schedule(slot);
         let transport = &mut self.connections[slot];
         let Some(descriptor) = transport.ends.raw_output() else { return };
-        transport.in_flight.add(Flight::Write);
-        transport.in_flight.add(Flight::Room);
+        transport.in_flight.add(PendingOp::Write);
+        transport.in_flight.add(PendingOp::Room);
         let half_closed = transport.is_half_closed();
         // SAFETY: the descriptor stays open while this is in flight.
         unsafe { self.io.submit(Submission::AwaitRoom { descriptor, half_closed }, Operation::Write.token(slot)) };
@@ -102,9 +102,9 @@ impl<I: Io> Reactor<I> {
     /// Retries a socket that had no room.
     pub(super) fn retry_sending(&mut self, slot: usize) {
         let in_flight = self.connections[slot].in_flight;
-        if in_flight.has(Flight::Room) {
+        if in_flight.has(PendingOp::Room) {
             self.cancel(Operation::Write, slot);
-        } else if !in_flight.has(Flight::Write) {
+        } else if !in_flight.has(PendingOp::Write) {
             self.connections.mark_dirty(slot);
         }
     }
@@ -164,7 +164,7 @@ impl<I: Io> Reactor<I> {
         }
         let transport = &mut self.connections[slot];
         let Some(descriptor) = transport.ends.raw_output() else { return };
-        if !transport.in_flight.add(Flight::Watch) {
+        if !transport.in_flight.add(PendingOp::Watch) {
             return;
         }
         let half_closed = transport.is_half_closed();
@@ -174,7 +174,7 @@ impl<I: Io> Reactor<I> {
 
     /// A watched peer has gone or half-closed, or it is not watched any more.
     pub(super) fn watched(&mut self, now: Moment, slot: usize, result: i32) {
-        self.connections[slot].in_flight.end(Flight::Watch);
+        self.connections[slot].in_flight.end(PendingOp::Watch);
         if self.remove_if_idle(slot) {
             return;
         }
@@ -220,10 +220,10 @@ impl<I: Io> Reactor<I> {
             let _ = shutdown(socket, Shutdown::Both);
         }
         let operations = [
-            (Flight::Read, Operation::Read, !is_socket),
-            (Flight::Write, Operation::Write, !is_socket),
-            (Flight::Watch, Operation::Watch, true),
-            (Flight::Stderr, Operation::ReadStderr, true),
+            (PendingOp::Read, Operation::Read, !is_socket),
+            (PendingOp::Write, Operation::Write, !is_socket),
+            (PendingOp::Watch, Operation::Watch, true),
+            (PendingOp::Stderr, Operation::ReadStderr, true),
         ];
         for (flight, operation, needs_it) in operations {
             if needs_it && in_flight.has(flight) {

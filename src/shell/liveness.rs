@@ -18,7 +18,7 @@ use rustix::net::SendFlags;
 use super::connections::Connection;
 use super::listen::KEEPALIVE;
 use super::reactor::Reactor;
-use super::transport::{Flight, State};
+use super::transport::{PendingOp, State};
 use crate::bus::port::{ListenerId, Moment};
 use crate::io::Io;
 
@@ -109,7 +109,7 @@ impl<I: Io> Reactor<I> {
         if !std::mem::replace(&mut endpoint.incoming.is_suspect, true) || transport.state != State::Open {
             return;
         }
-        let is_idle = !transport.in_flight.has(Flight::Write) && transport.outbox.is_empty();
+        let is_idle = !transport.in_flight.has(PendingOp::Write) && transport.outbox.is_empty();
         if is_web {
             // A WebSocket cannot be half-closed. Its close frame, if it has sent one, is not read.
             if transport.is_half_closed() && endpoint.incoming.is_paused {

@@ -342,7 +342,7 @@ pub(super) fn worker(pool: &str, worker: WorkerName, item: LogItem<'_>) {
         LogItem::Line(kept, length) => {
             buffered().push(&log_line::of_worker(look, level, (pool, worker), kept, length), LineSource::Workers);
         }
-        LogItem::LeftOut(lines, bytes) => {
+        LogItem::DefaultValue(lines, bytes) => {
             let mut entry = Entry::new(look, level);
             entry.message(format_args!(
                 "a worker wrote more than {LINES_PER_SEC} lines a second to stderr; the others were left out"

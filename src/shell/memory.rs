@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::connections::{AsHttp, AsPeer};
+use super::connections::{HttpSlot, PeerSlot};
 use super::memory_pressure::{AGAIN, MemoryStage};
 use super::reactor::Reactor;
 use super::timers::Timer;
@@ -99,14 +99,14 @@ impl<I: Io> Reactor<I> {
             else {
                 return;
             };
-            too_much = too_much.saturating_sub(self.connections[AsHttp(slot)].weight());
+            too_much = too_much.saturating_sub(self.connections[HttpSlot(slot)].weight());
             let text = format!(
                 "a connection over HTTP is closed: it and others of its source, whose sessions have ended or whose requests \
                  are incomplete, held {bytes} bytes when {used} bytes of max_memory, {}, were in use; read answers \
                  sooner, or raise limits.max_memory",
                 self.memory.most
             );
-            let place = self.connections[AsHttp(slot)].origin.place;
+            let place = self.connections[HttpSlot(slot)].origin.place;
             self.dispatch(now, Input::ConnectionRejected { place, reason: Reason::MemoryLimit, text });
             self.close_http(now, slot);
         }
@@ -115,7 +115,7 @@ impl<I: Io> Reactor<I> {
     /// The bytes of a client cannot be buffered.
     pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
         self.memory.refused = true;
-        if let Peer::Client(client) = self.connections[AsPeer(slot)].peer {
+        if let Peer::Client(client) = self.connections[PeerSlot(slot)].peer {
             let held = self.connections.entry(slot).weight();
             self.dispatch(now, Input::MemoryRefused { client: Some(client), held: vec![(Peer::Client(client), held)] });
         }

@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use rustix::process::Rlimit;
 
 use super::clock::Clock;
-use super::connections::{AsPeer, Connections};
+use super::connections::{Connections, PeerSlot};
 use super::http::Http;
 use super::listeners::Listeners;
 use super::memory_pressure::MemoryPressure;
@@ -135,7 +135,7 @@ impl<I: Io> Reactor<I> {
             Operation::Log => Some(rustix::stdio::stderr().as_raw_fd()),
             Operation::Read => self.connections[slot].ends.input().map(|input| input.as_raw_fd()),
             Operation::ReadStderr => {
-                self.connections[AsPeer(slot)].stderr.as_ref().map(|stderr| stderr.pipe.as_raw_fd())
+                self.connections[PeerSlot(slot)].stderr.as_ref().map(|stderr| stderr.pipe.as_raw_fd())
             }
             _ => self.connections[slot].ends.raw_output(),
         };

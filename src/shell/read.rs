@@ -4,13 +4,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use super::connections::{AsPeer, Connection};
+use super::connections::{Connection, PeerSlot};
 use super::operation::Operation;
 use super::outbox::Storage;
 use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::receivers::CopySource;
-use super::transport::{Flight, HalfClose, State};
+use super::transport::{HalfClose, PendingOp, State};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Next, Peer};
 use crate::io::buffers::CHUNK;
@@ -36,7 +36,7 @@ impl<I: Io> Shell<I> {
     /// A read into the inbox has completed.
     pub(super) fn read(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = self.reactor.connections.entry(slot);
-        connection.transport.in_flight.end(Flight::Read);
+        connection.transport.in_flight.end(PendingOp::Read);
         if result > 0 {
             connection.filled(now, result as usize);
             self.present(now, slot);
@@ -46,7 +46,7 @@ impl<I: Io> Shell<I> {
         if reactor.remove_if_idle(slot) {
             return;
         }
-        if reactor.connections[AsPeer(slot)].incoming.is_discarded {
+        if reactor.connections[PeerSlot(slot)].incoming.is_discarded {
             reactor.connections[slot].inbox.release(reactor.io.buffers());
         }
         if result > 0 { reactor.arm_read(slot) } else { reactor.input_over(now, slot, result) }
@@ -61,9 +61,9 @@ impl<I: Io> Shell<I> {
             && !transport.is_closing()
             && !endpoint.incoming.is_discarded
         {
-            transport.in_flight.add(Flight::Presentation);
+            transport.in_flight.add(PendingOp::Presentation);
             self.present_received(now, slot, buffer, completion.result as usize);
-            self.reactor.connections[slot].in_flight.remove(Flight::Presentation);
+            self.reactor.connections[slot].in_flight.remove(PendingOp::Presentation);
             self.reactor.after_frames(now, slot);
         }
         let reactor = &mut self.reactor;
@@ -121,10 +121,10 @@ impl<I: Io> Shell<I> {
     /// Presents the bytes of the inbox to the core. The connection stays meanwhile, even if the core closes it because
     /// of them.
     pub(super) fn present(&mut self, now: Moment, slot: usize) {
-        let is_first = self.reactor.connections[slot].in_flight.add(Flight::Presentation);
+        let is_first = self.reactor.connections[slot].in_flight.add(PendingOp::Presentation);
         debug_assert!(is_first);
         self.present_kept(now, slot);
-        self.reactor.connections[slot].in_flight.remove(Flight::Presentation);
+        self.reactor.connections[slot].in_flight.remove(PendingOp::Presentation);
     }
 
     fn present_kept(&mut self, now: Moment, slot: usize) {
@@ -171,7 +171,7 @@ impl<I: Io> Shell<I> {
             return;
         }
         // A read in flight appends to the buffered bytes, which are then presented together.
-        if !self.reactor.connections[slot].in_flight.has(Flight::Read) {
+        if !self.reactor.connections[slot].in_flight.has(PendingOp::Read) {
             self.present(now, slot);
         }
         let reactor = &mut self.reactor;
@@ -211,7 +211,7 @@ impl<I: Io> Reactor<I> {
             let Some(submission) = self.read_into_place(slot, input, may_grow) else { return };
             (submission, Operation::Read)
         };
-        self.connections[slot].in_flight.add(Flight::Read);
+        self.connections[slot].in_flight.add(PendingOp::Read);
         // SAFETY: the inbox keeps its block and the connection its descriptor while the read is in flight.
         unsafe { self.io.submit(submission, operation.token(slot)) };
     }

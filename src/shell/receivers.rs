@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::connections::{AsPeer, Connection};
+use super::connections::{Connection, PeerSlot};
 use super::outbox::{Storage, are_held};
 use super::reactor::Reactor;
 use super::transport::Transport;
@@ -115,7 +115,7 @@ impl<I: Io> Reactor<I> {
     }
 
     fn pause_connection(&mut self, slot: usize, is_paused: bool) {
-        self.connections[AsPeer(slot)].incoming.is_paused = is_paused;
+        self.connections[PeerSlot(slot)].incoming.is_paused = is_paused;
         if is_paused {
             self.report_half_closed(slot);
             self.check_soon(slot);

@@ -28,7 +28,7 @@ pub(super) enum LogItem<'a> {
     /// A line without its newline: its kept beginning, and its full length.
     Line(&'a [u8], usize),
     /// How many lines and bytes were omitted.
-    LeftOut(u64, u64),
+    DefaultValue(u64, u64),
 }
 
 pub(super) struct Stderr {
@@ -152,7 +152,7 @@ impl Rate {
 
     fn log_left_out(&mut self, now: Moment, log: &mut impl FnMut(LogItem<'_>)) {
         if self.lines > 0 {
-            log(LogItem::LeftOut(self.lines, self.bytes));
+            log(LogItem::DefaultValue(self.lines, self.bytes));
             (self.lines, self.bytes) = (0, 0);
             (self.from, self.passed) = (now, 0);
         }
@@ -192,7 +192,7 @@ mod tests {
         match what {
             LogItem::Line(kept, length) if kept.len() == length => String::from_utf8_lossy(kept).into_owned(),
             LogItem::Line(kept, length) => format!("{} of {length} bytes", kept.len()),
-            LogItem::LeftOut(lines, bytes) => format!("{lines} lines, {bytes} bytes left out"),
+            LogItem::DefaultValue(lines, bytes) => format!("{lines} lines, {bytes} bytes left out"),
         }
     }
 

@@ -4,7 +4,7 @@ use super::admin::recent_reports::Recent;
 use super::inherited::{is_file, may_block};
 use super::log::{self, Batch};
 use super::request_lines::RequestLines;
-use super::transport::{Flight, InFlight};
+use super::transport::{PendingOp, PendingOps};
 use crate::bus::report::Report;
 use crate::config::PoolConfig;
 
@@ -34,7 +34,7 @@ impl Stdio {
 pub(super) struct LogOutput {
     /// The batch being written.
     pub batch: Batch,
-    pub in_flight: InFlight,
+    pub in_flight: PendingOps,
     /// The other end of stderr is known to have half-closed.
     pub is_half_closed: bool,
     /// Writing to stderr may block the thread (`inherited.rs`).
@@ -64,7 +64,7 @@ impl LogOutput {
 
     /// Whether the kernel holds an operation of it.
     pub(super) fn is_busy(&self) -> bool {
-        self.in_flight.has(Flight::Write)
+        self.in_flight.has(PendingOp::Write)
     }
 
     /// Handles a report of the core.

@@ -18,7 +18,7 @@ use crate::io::buffers::Buffers;
 
 /// An operation that uses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flight {
+pub(super) enum PendingOp {
     /// The kernel reads or receives.
     Read,
     /// The kernel writes or sends, or waits for room to do so.
@@ -35,31 +35,31 @@ pub(super) enum Flight {
 
 /// The operations that use a connection, which has to stay until there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct InFlight(u8);
+pub(super) struct PendingOps(u8);
 
-impl InFlight {
+impl PendingOps {
     /// Adds an element. True if it was not in the set.
-    pub(super) fn add(&mut self, element: Flight) -> bool {
+    pub(super) fn add(&mut self, element: PendingOp) -> bool {
         let is_new = !self.has(element);
         self.0 |= 1 << element as u8;
         is_new
     }
 
     /// Removes an element. True if it was in the set.
-    pub(super) fn remove(&mut self, element: Flight) -> bool {
+    pub(super) fn remove(&mut self, element: PendingOp) -> bool {
         let was_there = self.has(element);
         self.0 &= !(1 << element as u8);
         was_there
     }
 
     /// An operation has completed.
-    pub(super) fn end(&mut self, operation: Flight) {
+    pub(super) fn end(&mut self, operation: PendingOp) {
         let was_there = self.remove(operation);
         debug_assert!(was_there, "{operation:?} is in flight");
     }
 
     /// Whether an element is in the set.
-    pub(super) fn has(self, element: Flight) -> bool {
+    pub(super) fn has(self, element: PendingOp) -> bool {
         self.0 & 1 << element as u8 != 0
     }
 
@@ -222,7 +222,7 @@ impl Ends {
 pub(super) struct Transport {
     pub ends: Ends,
     /// The operations that the kernel holds, and others that the connection has to stay for.
-    pub in_flight: InFlight,
+    pub in_flight: PendingOps,
     /// What is known of the peer's end.
     pub half: HalfClose,
     /// How far it is closed.
@@ -245,7 +245,7 @@ impl Transport {
             inbox: Inbox::new(ends.is_worker()),
             outbox: Outbox::new(ends.is_socket()),
             ends,
-            in_flight: InFlight::default(),
+            in_flight: PendingOps::default(),
             half: HalfClose::default(),
             state: State::default(),
             is_dirty: false,
@@ -365,9 +365,9 @@ mod tests {
         transport.state = State::Closing;
         transport.drain();
         assert!(transport.is_closing(), "it is past that");
-        transport.in_flight.add(Flight::Write);
+        transport.in_flight.add(PendingOp::Write);
         assert!(!transport.is_over());
-        transport.in_flight.end(Flight::Write);
+        transport.in_flight.end(PendingOp::Write);
         assert!(transport.is_over());
     }
 

@@ -138,7 +138,7 @@ pub(super) struct Heartbeat {
 
 /// What to do about a connection now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beat {
+pub(super) enum HeartbeatAction {
     Nothing,
     Ping,
     /// It has not answered for this long.
@@ -173,20 +173,22 @@ impl Heartbeat {
 
     /// Decides what to do, if a check is due. From a connection that is not read nothing is received, and one with pending
     /// output shows by that whether it is alive.
-    pub(super) fn check(&mut self, now: Moment, is_read: bool, has_output: bool) -> Beat {
-        let Some(period) = self.period.filter(|_| self.due.is_some_and(|due| due <= now)) else { return Beat::Nothing };
+    pub(super) fn check(&mut self, now: Moment, is_read: bool, has_output: bool) -> HeartbeatAction {
+        let Some(period) = self.period.filter(|_| self.due.is_some_and(|due| due <= now)) else {
+            return HeartbeatAction::Nothing;
+        };
         if let Some(pinged) = self.pinged.filter(|_| is_read) {
             let late = pinged.after(self.pong_timeout);
             if late <= now {
                 self.stop();
-                return Beat::Dead(self.pong_timeout);
+                return HeartbeatAction::Dead(self.pong_timeout);
             }
             self.due = Some(late);
-            return Beat::Nothing;
+            return HeartbeatAction::Nothing;
         }
         if self.turn > now {
             self.due = Some(self.turn);
-            return Beat::Nothing;
+            return HeartbeatAction::Nothing;
         }
         // The next ping is one period later, regardless of what is received meanwhile. Otherwise connections that are
         // active at the same time, as all are after a restart, would be pinged at the same time from then on.
@@ -194,11 +196,11 @@ impl Heartbeat {
         self.turn = if next > now { next } else { now.after(period) };
         if !is_read || has_output || self.last_received.after(period / 2) > now {
             self.due = Some(self.turn);
-            return Beat::Nothing;
+            return HeartbeatAction::Nothing;
         }
         (self.pinged, self.awaits_pong) = (Some(now), true);
         self.due = Some(now.after(self.pong_timeout));
-        Beat::Ping
+        HeartbeatAction::Ping
     }
 }
 
@@ -222,10 +224,10 @@ mod tests {
             beat.begin(begin, number);
             let first = beat.turn;
             beat.last_received(begin.after(Duration::from_millis(2500)));
-            assert_eq!(beat.check(first, true, true), Beat::Nothing, "it has something to take");
+            assert_eq!(beat.check(first, true, true), HeartbeatAction::Nothing, "it has something to take");
             assert_eq!(beat.due, Some(first.after(period)), "what it says does not move its turn");
             let second = beat.turn;
-            assert_eq!(beat.check(second, true, false), Beat::Ping);
+            assert_eq!(beat.check(second, true, false), HeartbeatAction::Ping);
             assert_eq!(beat.due, Some(second.after(timeout)));
             beat.last_received(second);
             assert_eq!(beat.due, Some(first.after(2 * period)), "an answer in time leaves nothing to wait for");
@@ -233,7 +235,7 @@ mod tests {
         let mut late = Heartbeat::new(Some(period), timeout, begin);
         late.begin(begin, 1);
         let awake = begin.after(Duration::from_secs(3600));
-        assert_eq!(late.check(awake, true, true), Beat::Nothing);
+        assert_eq!(late.check(awake, true, true), HeartbeatAction::Nothing);
         assert_eq!(late.due, Some(awake.after(period)), "turns that went by are not made up for");
     }
 
@@ -243,12 +245,16 @@ mod tests {
         let mut beat = Heartbeat::new(Some(period), timeout, Moment::default());
         beat.begin(Moment::default(), 1);
         let pinged = beat.turn;
-        assert_eq!(beat.check(pinged, true, false), Beat::Ping);
-        assert_eq!(beat.check(pinged.after(timeout), false, false), Beat::Nothing, "nothing can be received from it");
+        assert_eq!(beat.check(pinged, true, false), HeartbeatAction::Ping);
+        assert_eq!(
+            beat.check(pinged.after(timeout), false, false),
+            HeartbeatAction::Nothing,
+            "nothing can be received from it"
+        );
         assert!(beat.due > Some(pinged.after(timeout)));
         let late = beat.due.expect("it is looked at again");
-        assert_eq!((beat.check(late, true, false), beat.due), (Beat::Dead(timeout), None));
-        assert_eq!(Heartbeat::new(None, timeout, Moment::default()).check(late, true, false), Beat::Nothing);
+        assert_eq!((beat.check(late, true, false), beat.due), (HeartbeatAction::Dead(timeout), None));
+        assert_eq!(Heartbeat::new(None, timeout, Moment::default()).check(late, true, false), HeartbeatAction::Nothing);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::connections::Connection;
 use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::transport::State;
-use super::websocket::{Beat, Ending};
+use super::websocket::{Ending, HeartbeatAction};
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 use crate::websocket::close::{self, Violation};
@@ -70,12 +70,12 @@ impl<I: Io> Reactor<I> {
         }
         let has_output = !transport.outbox.is_empty() || web.output.control_waits();
         match web.heartbeat.check(now, !endpoint.incoming.is_paused, has_output) {
-            Beat::Nothing => {}
-            Beat::Ping => {
+            HeartbeatAction::Nothing => {}
+            HeartbeatAction::Ping => {
                 web.output.queue_control(&encode::ping(b"", None));
                 self.connections.mark_dirty(slot);
             }
-            Beat::Dead(timeout) => {
+            HeartbeatAction::Dead(timeout) => {
                 let (peer, seconds) = (endpoint.peer, timeout.as_secs());
                 self.broken(now, slot, peer, format!("it has not answered a ping within {seconds} s"));
             }

@@ -5,12 +5,12 @@ use std::os::fd::AsRawFd;
 
 use rustix::io::ioctl_fionread;
 
-use super::connections::{AsPeer, Connection};
+use super::connections::{Connection, PeerSlot};
 use super::inherited;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::timers::Timer;
-use super::transport::{Ends, Flight, State};
+use super::transport::{Ends, PendingOp, State};
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission};
 
@@ -21,7 +21,7 @@ impl<I: Io> Reactor<I> {
             self.watch(slot);
         }
         let Connection { transport, protocol } = self.connections.entry(slot);
-        if transport.in_flight.has(Flight::Write)
+        if transport.in_flight.has(PendingOp::Write)
             || transport.ends.are_to_come()
             || transport.state >= State::Lingering
             || transport.ends.is_stdio() && self.timers.is_set(Timer::Output)
@@ -47,7 +47,7 @@ impl<I: Io> Reactor<I> {
             let Some((from, bytes)) = transport.outbox.first() else { return };
             submission = Submission::WriteAside { to: stdout.as_raw_fd(), from, bytes: bytes as u32 };
         }
-        transport.in_flight.add(Flight::Write);
+        transport.in_flight.add(PendingOp::Write);
         // SAFETY: the outbox keeps the segments and the descriptor stays open while the write is in flight.
         unsafe { self.io.submit(submission, Operation::Write.token(slot)) };
     }
@@ -71,7 +71,7 @@ impl<I: Io> Reactor<I> {
         } else {
             self.connections.mark_dirty(slot);
         }
-        let peer = self.connections[AsPeer(slot)].peer;
+        let peer = self.connections[PeerSlot(slot)].peer;
         if lines > 0 {
             self.dispatch(now, Input::Sent { peer, bytes: lines });
         }
@@ -93,7 +93,7 @@ impl<I: Io> Reactor<I> {
             libc::ECANCELED if is_stdio => self.retry_writing_later(now),
             libc::ECANCELED => {}
             error => {
-                let peer = self.connections[AsPeer(slot)].peer;
+                let peer = self.connections[PeerSlot(slot)].peer;
                 self.broken(now, slot, peer, io::Error::from_raw_os_error(error).to_string());
             }
         }

@@ -15,7 +15,7 @@ use super::log_file;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::timers::Timer;
-use super::transport::Flight;
+use super::transport::PendingOp;
 use crate::bus::port::Moment;
 use crate::io::{Io, Submission, is_half_closed};
 
@@ -78,15 +78,15 @@ impl<I: Io> Reactor<I> {
             true => Submission::WriteAside { to: 2, from, bytes },
             false => Submission::Write { to: 2, from, bytes, registered: None },
         };
-        log.in_flight.add(Flight::Write);
+        log.in_flight.add(PendingOp::Write);
         // SAFETY: the lines are not touched while the write is in flight.
         unsafe { self.io.submit(write, Operation::Log.token(0)) };
     }
 
     pub(super) fn log_written(&mut self, now: Moment, result: i32) {
-        self.log.in_flight.remove(Flight::Write);
+        self.log.in_flight.remove(PendingOp::Write);
         match result {
-            _ if self.log.in_flight.remove(Flight::Room) => self.log_awaited_room(now, result),
+            _ if self.log.in_flight.remove(PendingOp::Room) => self.log_awaited_room(now, result),
             0 => self.log.batch.fail(libc::EIO),
             1.. => self.log.batch.advance(result as usize),
             error => match -error {
@@ -119,8 +119,8 @@ impl<I: Io> Reactor<I> {
     }
 
     fn await_room_for_log(&mut self) {
-        self.log.in_flight.add(Flight::Write);
-        self.log.in_flight.add(Flight::Room);
+        self.log.in_flight.add(PendingOp::Write);
+        self.log.in_flight.add(PendingOp::Room);
         let room = Submission::AwaitRoom { descriptor: 2, half_closed: self.log.is_half_closed };
         // SAFETY: the operation has no memory, and stderr is never closed.
         unsafe { self.io.submit(room, Operation::Log.token(0)) };

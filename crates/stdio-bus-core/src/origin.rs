@@ -135,7 +135,7 @@ blank!(
 
 /// Who vouches for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Vouches {
+pub enum NameAuthority {
     /// The daemon: the client has shown the token of this name.
     Token,
     /// A trusted proxy: the client has shown it the certificate with this common name.
@@ -148,7 +148,7 @@ pub enum Vouches {
 /// name if somebody else vouches for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner<'n> {
-    pub vouches: Vouches,
+    pub vouches: NameAuthority,
     pub name: &'n str,
 }
 
@@ -156,9 +156,9 @@ impl Names {
     /// The verified name: that of its token, of its certificate, or of the header, in this order.
     pub fn owner(&self) -> Option<Owner<'_>> {
         let of = |vouches, name| Owner { vouches, name };
-        let token = self.token.as_deref().map(|name| of(Vouches::Token, name));
-        let certificate = || self.common_name.as_deref().map(|name| of(Vouches::Certificate, name));
-        let user = || self.user.as_deref().map(|name| of(Vouches::Proxy, name));
+        let token = self.token.as_deref().map(|name| of(NameAuthority::Token, name));
+        let certificate = || self.common_name.as_deref().map(|name| of(NameAuthority::Certificate, name));
+        let user = || self.user.as_deref().map(|name| of(NameAuthority::Proxy, name));
         token.or_else(certificate).or_else(user)
     }
 

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 pub use super::index::{ListenerId, PoolId};
-pub use super::origin::{EVERYBODY, Names, Origin, Owner, Place, Vouches, is_in_group};
+pub use super::origin::{EVERYBODY, NameAuthority, Names, Origin, Owner, Place, is_in_group};
 pub use super::peer::{ClientKey, Moment, Peer, PeerBits, ShortText, Source, WorkerKey};
 use super::report::Report;
 pub use super::report::{Reason, WorkerName};

@@ -14,7 +14,7 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::lending::preferred_in;
 use crate::index::{FleetId, GroupId, ListenerId};
-use crate::origin::Vouches;
+use crate::origin::NameAuthority;
 use crate::peers::Clients;
 use crate::requests::Requests;
 
@@ -22,7 +22,7 @@ use crate::requests::Requests;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Subscriber {
     at: ListenerId,
-    name: Option<(Vouches, String)>,
+    name: Option<(NameAuthority, String)>,
     client: Option<ClientKey>,
 }
 

@@ -33,7 +33,7 @@ pub fn run() -> io::Result<()> {
     // The standard library's own handles would add a second buffer on each side.
     let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    serve(&mut Patient(stdin), &mut Patient(stdout), &mut io::stderr())
+    serve(&mut BlockingFile(stdin), &mut BlockingFile(stdout), &mut io::stderr())
 }
 
 /// Answers the lines of `input` on `output`, and reports bad ones on `log`.
@@ -221,14 +221,14 @@ fn complain(log: &mut impl Write, why: &str, line: &[u8]) {
 }
 
 /// A stream that blocks even if another process that shares the file has made it non-blocking.
-struct Patient(File);
+struct BlockingFile(File);
 
 fn wait(fd: BorrowedFd<'_>, flags: PollFlags) -> io::Result<()> {
     poll(&mut [PollFd::from_borrowed_fd(fd, flags)], None)?;
     Ok(())
 }
 
-impl Read for Patient {
+impl Read for BlockingFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.0.read(buffer) {
@@ -239,7 +239,7 @@ impl Read for Patient {
     }
 }
 
-impl Write for Patient {
+impl Write for BlockingFile {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         loop {
             match self.0.write(buffer) {

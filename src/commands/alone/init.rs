@@ -24,7 +24,7 @@ pub struct InitOptions {
 
 /// A worker's protocol, as far as its command shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Speaks {
+enum AgentProtocol {
     Acp,
     Mcp,
     Anything,
@@ -50,7 +50,7 @@ struct NewPool {
     command: Vec<String>,
     /// Its working directory, if that is fixed now.
     cwd: Option<PathBuf>,
-    speaks: Speaks,
+    speaks: AgentProtocol,
 }
 
 /// Writes the configuration.
@@ -96,11 +96,11 @@ fn found() -> Result<Vec<NewPool>, StartError> {
         speaks,
     };
     let is_there = |known: &&(&str, &[&str])| command::resolve(known.1[0], None).is_ok();
-    let agents: Vec<_> = AGENTS.iter().filter(is_there).map(|known| of(known, Speaks::Acp)).collect();
+    let agents: Vec<_> = AGENTS.iter().filter(is_there).map(|known| of(known, AgentProtocol::Acp)).collect();
     if !agents.is_empty() {
         return Ok(agents);
     }
-    let server = SERVERS.iter().find(is_there).map(|known| of(known, Speaks::Mcp));
+    let server = SERVERS.iter().find(is_there).map(|known| of(known, AgentProtocol::Mcp));
     server.map(|server| vec![server]).ok_or_else(|| {
         let names: Vec<_> = AGENTS.iter().chain(&SERVERS).map(|known| known.1[0]).collect();
         StartError::Usage(format!(
@@ -115,9 +115,9 @@ fn given(command: &[String]) -> Result<NewPool, StartError> {
     Config::of_command(&CommandLinePool { command: command.to_vec(), instances: None, assignment: None })?;
     let says = |part: &str| command.iter().any(|word| word.to_ascii_lowercase().contains(part));
     let speaks = match (says("mcp"), says("acp")) {
-        (true, _) => Speaks::Mcp,
-        (false, true) => Speaks::Acp,
-        (false, false) => Speaks::Anything,
+        (true, _) => AgentProtocol::Mcp,
+        (false, true) => AgentProtocol::Acp,
+        (false, false) => AgentProtocol::Anything,
     };
     let mut command = command.to_vec();
     let program = Path::new(&command[0]);
@@ -140,14 +140,14 @@ fn text(pools: &[NewPool]) -> String {
     for (port, pool) in (9000..).zip(pools) {
         of_pools.push(pool.text());
         // The first kind whose clients speak it.
-        let row = KINDS.iter().find(|row| row.kind.is_mcp() == (pool.speaks == Speaks::Mcp));
+        let row = KINDS.iter().find(|row| row.kind.is_mcp() == (pool.speaks == AgentProtocol::Mcp));
         let key = row.map_or("tcp", |row| row.key);
         let (id, how) = (Value::from(pool.id.as_str()), Value::from(call(pool, port)));
         let listener = format!("\"{key}\": \"127.0.0.1:{port}\",\n      \"pool\": {id}");
         listeners.push(format!("    {{\n      \"_try\": {how},\n      {listener}\n    }}"));
     }
     // Messages with images exceed the default limit of a line.
-    let limits = match pools.iter().any(|pool| pool.speaks != Speaks::Anything) {
+    let limits = match pools.iter().any(|pool| pool.speaks != AgentProtocol::Anything) {
         true => {
             ",\n  \"limits\": {\n    \"_comment\": \"A message with images is some megabytes long; a line may have 1 MiB without this.\",\n    \
              \"max_input_buffer\": 33554432,\n    \"max_output_queue\": 67108864\n  }"
@@ -165,15 +165,15 @@ fn text(pools: &[NewPool]) -> String {
 impl NewPool {
     fn text(&self) -> String {
         let (comment, rest) = match self.speaks {
-            Speaks::Acp => (
+            AgentProtocol::Acp => (
                 "A process for each connection, one spare kept warm; a prompt is cancelled when its client leaves.",
                 json!({ "instances": 1, "assignment": "dedicated", "max_instances": 16, "cancel_on_disconnect": true }),
             ),
-            Speaks::Mcp => (
+            AgentProtocol::Mcp => (
                 "A process for each session. A server that keeps nothing by session can share some: round_robin.",
                 json!({ "instances": 1, "assignment": "dedicated", "max_instances": 16, "on_bad_output": "skip" }),
             ),
-            Speaks::Anything => (
+            AgentProtocol::Anything => (
                 "Messages take turns over the workers. client keeps a connection with one; dedicated gives it one.",
                 json!({ "instances": 2, "assignment": "round_robin" }),
             ),
@@ -198,9 +198,11 @@ impl NewPool {
 /// The command that sends a request to a pool's worker.
 fn call(pool: &NewPool, port: u16) -> String {
     match pool.speaks {
-        Speaks::Acp => format!("stdio_bus call --connect tcp://127.0.0.1:{port} --initialize acp </dev/null"),
-        Speaks::Mcp => format!("stdio_bus call --connect http://127.0.0.1:{port}/mcp --initialize mcp tools/list"),
-        Speaks::Anything => format!("stdio_bus call --connect tcp://127.0.0.1:{port} hello"),
+        AgentProtocol::Acp => format!("stdio_bus call --connect tcp://127.0.0.1:{port} --initialize acp </dev/null"),
+        AgentProtocol::Mcp => {
+            format!("stdio_bus call --connect http://127.0.0.1:{port}/mcp --initialize mcp tools/list")
+        }
+        AgentProtocol::Anything => format!("stdio_bus call --connect tcp://127.0.0.1:{port} hello"),
     }
 }
 
@@ -239,7 +241,8 @@ mod tests {
 
     #[test]
     fn each_agent_has_a_listener_of_its_own() {
-        let pool = |id: &str| NewPool { id: id.into(), command: vec!["cat".into()], cwd: None, speaks: Speaks::Acp };
+        let pool =
+            |id: &str| NewPool { id: id.into(), command: vec!["cat".into()], cwd: None, speaks: AgentProtocol::Acp };
         let text = text(&[pool("a"), pool("b")]);
         let config = Config::from_bytes(text.as_bytes(), "a test").expect("it is valid");
         assert_eq!(config.listeners.iter().map(|one| one.pool).collect::<Vec<_>>(), [Some(0), Some(1)], "{text}");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::table::{LeftOut, SETTINGS, Section, Setting, Unit, ValueKind};
+use super::table::{DefaultValue, SETTINGS, Section, Setting, Unit, ValueKind};
 use super::*;
 use crate::kinds::{KINDS, KindRow, listed, over_http};
 
@@ -76,7 +76,7 @@ fn the_full_example_shows_every_key() {
             continue;
         }
         match setting.left_out {
-            LeftOut::Value(default) => show(&mut text, section, setting.key, default),
+            DefaultValue::Value(default) => show(&mut text, section, setting.key, default),
             _ => missing.push(setting.key),
         }
     }
@@ -158,7 +158,7 @@ fn with(section: &Section, key: &str, value: Option<Value>) -> String {
 fn a_default_that_is_written_out_changes_nothing() {
     let debug = |text: &str| format!("{:?}", good(text));
     for (section, setting) in all() {
-        let LeftOut::Value(default) = setting.left_out else { continue };
+        let DefaultValue::Value(default) = setting.left_out else { continue };
         let default = serde_json::from_str(default).expect("it is JSON");
         let [with, without] = [Some(default), None].map(|value| debug(&with(section, setting.key, value)));
         assert_eq!(without, with, "the default of {} of {}", setting.key, section.name);
@@ -188,9 +188,9 @@ fn rows(section: &Section) -> String {
     let mut table = "| key | value | default | meaning |\n|---|---|---|---|\n".to_owned();
     for Setting { key, kind, left_out, says } in section.settings {
         let default = match left_out {
-            LeftOut::Required => "required".to_owned(),
-            LeftOut::Words(words) => (*words).to_owned(),
-            LeftOut::Value(value) => match (kind, value.parse()) {
+            DefaultValue::Required => "required".to_owned(),
+            DefaultValue::Words(words) => (*words).to_owned(),
+            DefaultValue::Value(value) => match (kind, value.parse()) {
                 (ValueKind::Number(unit, ..), Ok(number)) => amount(*unit, number),
                 _ => format!("`{value}`"),
             },
@@ -257,7 +257,7 @@ fn object(path: &str, says: &str) -> Value {
         "patternProperties": { "^_": true },
         "additionalProperties": false,
     });
-    let required = settings().filter(|setting| matches!(setting.left_out, LeftOut::Required));
+    let required = settings().filter(|setting| matches!(setting.left_out, DefaultValue::Required));
     let required: Vec<&str> = required.map(|setting| setting.key).collect();
     if !required.is_empty() {
         object["required"] = json!(required);
@@ -297,7 +297,7 @@ fn property(path: &str, setting: &Setting) -> Value {
         ValueKind::Objects => json!({ "type": "array", "items": object(&format!("{below}[]"), &says) }),
     };
     property["description"] = says.into();
-    if let LeftOut::Value(value) = setting.left_out {
+    if let DefaultValue::Value(value) = setting.left_out {
         property["default"] = serde_json::from_str(value).expect("it is JSON");
     }
     merge(&mut property, by_hand(path, setting.key));

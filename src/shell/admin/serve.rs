@@ -18,13 +18,13 @@ use crate::http1::{self, Framing, Status};
 use crate::io::Io;
 use crate::mcp::Fault;
 use crate::shell::connection_counts::{MOST_OPERATORS, Purpose};
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::http::exchange::{Accepted, Exchange, State};
 use crate::shell::http::service::Service;
 use crate::shell::log;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::{Timer, Timers};
-use crate::shell::transport::Flight;
+use crate::shell::transport::PendingOp;
 use crate::shell::turn::Shell;
 
 /// Bytes that are produced before they are sent.
@@ -129,7 +129,7 @@ impl<I: Io> Shell<I> {
 
     fn begin_admin_answer(&mut self, now: Moment, slot: usize, response: Response) {
         let operator = self.admin.operator(slot);
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[HttpSlot(slot)];
         let framing = response.framing(connection.incoming.is_old);
         let stays = !connection.incoming.is_last && framing != Framing::UntilEnd;
         let out = connection.outgoing.queue();
@@ -147,8 +147,8 @@ impl<I: Io> Shell<I> {
 
     /// Whether a connection needs its next piece before anything more is sent. If so, it is queued for it.
     pub(in crate::shell) fn waits_for_piece(&mut self, slot: usize) -> bool {
-        let connection = &self.reactor.connections[AsHttp(slot)];
-        let is_sending = self.reactor.connections[slot].in_flight.has(Flight::Write);
+        let connection = &self.reactor.connections[HttpSlot(slot)];
+        let is_sending = self.reactor.connections[slot].in_flight.has(PendingOp::Write);
         let has_enough = is_sending || connection.outgoing.weight() >= PIECE;
         let operator = self.admin.operator(slot);
         if has_enough || connection.state != State::Answering || operator.rest.is_none() {
@@ -172,7 +172,7 @@ impl<I: Io> Shell<I> {
         let mut out = std::mem::take(connection.outgoing.queue());
         let mut rest = self.admin.operator(slot).rest.take();
         let goes_on = rest.as_mut().is_some_and(|rest| rest.make_piece(&self.view(now), &mut out));
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[HttpSlot(slot)];
         *connection.outgoing.queue() = out;
         match rest {
             Some(rest) if !goes_on => connection.incoming.is_last = !rest.stays,
@@ -193,7 +193,7 @@ impl<I: Io> Shell<I> {
             |slot: usize, _: &Exchange| operators.get(&slot).is_some_and(|operator| now.since(operator.since) >= SLOW);
         let is_operators = |_: usize, it: &Exchange| it.is_operators();
         let (victim, _) = connections.eviction_victim_or_slow(now, MOST_OPERATORS, None, is_operators, is_slow);
-        let is_crowded = victim.is_none_or(|slot| connections[AsHttp(slot)].state == State::Answering);
+        let is_crowded = victim.is_none_or(|slot| connections[HttpSlot(slot)].state == State::Answering);
         if is_crowded && self.admin.throttle.may_report(now) {
             tracing::warn!(
                 reason = "accept_paused",

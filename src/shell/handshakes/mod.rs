@@ -14,7 +14,7 @@ use health::health;
 
 use super::access::Sender;
 use super::connection_counts::Purpose;
-use super::connections::AsHttp;
+use super::connections::HttpSlot;
 use super::endpoint::Endpoint;
 use super::http::exchange::{Accepted, Exchange, State, limits};
 use super::http::service::Service;
@@ -87,7 +87,7 @@ impl<I: Io> Shell<I> {
         if head.path != HEALTH || !matches!(head.method, Method::Get | Method::Head) {
             return false;
         }
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[HttpSlot(slot)];
         connection.incoming.is_last = true;
         let answer = health(&self.bus, connection.listener, head.method);
         connection.outgoing.queue().extend_from_slice(answer.as_bytes());
@@ -102,7 +102,7 @@ impl<I: Io> Shell<I> {
         let connections = &mut self.reactor.connections;
         let slot = connections.begin_http(now, accepted, Purpose::Handshake, LIMITS);
         if awaits_header {
-            connections[AsHttp(slot)].state = State::Header;
+            connections[HttpSlot(slot)].state = State::Header;
             self.reactor.set_deadline(slot, now.after(HEADER_TIMEOUT));
         }
         self.receive_first(now, slot);
@@ -150,7 +150,7 @@ impl<I: Io> Shell<I> {
 
     /// Reads a PROXY header from the first bytes of a connection. Returns its length, if it is complete.
     pub(super) fn read_header(&mut self, now: Moment, slot: usize, bytes: &[u8]) -> usize {
-        let connection = &self.reactor.connections[AsHttp(slot)];
+        let connection = &self.reactor.connections[HttpSlot(slot)];
         let is_believed = self.bus.view().awaits_header(connection.listener, connection.origin.place);
         let why = match proxy::read(&bytes[..bytes.len().min(proxy::LONGEST)]) {
             HeaderReading::More => return 0,
@@ -159,7 +159,7 @@ impl<I: Io> Shell<I> {
             }
             HeaderReading::Header(header) => {
                 let length = header.length;
-                let connection = &mut self.reactor.connections[AsHttp(slot)];
+                let connection = &mut self.reactor.connections[HttpSlot(slot)];
                 connection.origin = origin(connection.origin.place, header);
                 connection.source_between = connection.origin.source();
                 let source = connection.source_between;
@@ -180,7 +180,7 @@ impl<I: Io> Shell<I> {
     fn introduced(&mut self, now: Moment, slot: usize, begun: &[u8]) {
         let reactor = &mut self.reactor;
         let limits = limits(reactor.connections.longest_client_line);
-        let connection = &mut reactor.connections[AsHttp(slot)];
+        let connection = &mut reactor.connections[HttpSlot(slot)];
         let listener = connection.listener;
         if !reactor.listeners.speaks_web(listener) {
             let origin = connection.origin.clone();
@@ -205,7 +205,7 @@ impl<I: Io> Shell<I> {
     /// It is refused.
     pub(super) fn upgrade(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) -> Result<(), Fault> {
         let reactor = &mut self.reactor;
-        let connection = &reactor.connections[AsHttp(slot)];
+        let connection = &reactor.connections[HttpSlot(slot)];
         let listener = connection.listener;
         let policy = reactor.listeners.policy(listener).ok_or_else(|| Fault::busy("the listener is closed"))?;
         let request = request::UpgradeHead::of(head, policy.terms.access.identity.as_ref())?;
@@ -224,7 +224,7 @@ impl<I: Io> Shell<I> {
     /// Makes a connection a client in its place. Some of its lines, `begun`, were received already.
     fn admit(&mut self, slot: usize, sender: &Sender, begun: &[u8], web: Option<WebSocket>) {
         let Reactor { connections, http, .. } = &mut self.reactor;
-        let handshake = &mut connections[AsHttp(slot)];
+        let handshake = &mut connections[HttpSlot(slot)];
         http.forget(handshake);
         let listener = handshake.listener;
         let client = self.connect(listener, sender.origin.clone(), begun, |connections, client| {
@@ -255,7 +255,7 @@ impl<I: Io> Reactor<I> {
     }
 
     fn evict_handshake(&mut self, now: Moment, slot: usize, why: &'static str) {
-        let connection = &self.connections[AsHttp(slot)];
+        let connection = &self.connections[HttpSlot(slot)];
         match connection.state {
             State::Over => self.close_http(now, slot),
             State::Header if !self.listeners.speaks_web(connection.listener) => self.reject(now, slot, why),
@@ -265,7 +265,7 @@ impl<I: Io> Reactor<I> {
 
     /// An incomplete handshake has ended or failed.
     fn end_handshake(&mut self, now: Moment, slot: usize) {
-        let connection = &self.connections[AsHttp(slot)];
+        let connection = &self.connections[HttpSlot(slot)];
         match connection.state {
             _ if connection.incoming.bytes.is_empty() => {
                 let address = &self.listeners.acceptors[connection.acceptor].address;
@@ -279,7 +279,7 @@ impl<I: Io> Reactor<I> {
 
     /// No whole PROXY header, or no whole request, has come in time.
     fn handshake_is_late(&mut self, now: Moment, slot: usize) {
-        if self.connections[AsHttp(slot)].state == State::Header {
+        if self.connections[HttpSlot(slot)].state == State::Header {
             let why = format!("no whole PROXY header came within {} s", HEADER_TIMEOUT.as_secs());
             return self.reject(now, slot, &why);
         }
@@ -289,7 +289,7 @@ impl<I: Io> Reactor<I> {
 
     /// Closes a connection that cannot be sent a reason.
     fn reject(&mut self, now: Moment, slot: usize, why: &str) {
-        let connection = &self.connections[AsHttp(slot)];
+        let connection = &self.connections[HttpSlot(slot)];
         let (reason, what) = match connection.state {
             State::Header => (Reason::ProxyHeader, "a connection is closed"),
             _ => (Reason::HandshakeRefused, "a WebSocket is refused"),
@@ -301,7 +301,7 @@ impl<I: Io> Reactor<I> {
 
     /// Refuses a WebSocket.
     pub(super) fn refuse_handshake(&mut self, now: Moment, slot: usize, fault: &Fault) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         let reason = fault.counts_as.unwrap_or(Reason::HandshakeRefused);
         let refusal = Refusal { status: fault.status, why: fault.why.clone(), retry_after: fault.retry_after, reason };
         connection.incoming.is_last = true;

@@ -11,7 +11,7 @@ use crate::bus::port::{ClientKey, Input, Moment, Peer, PoolId, Reason};
 use crate::bus::shares::Shares;
 use crate::io::Io;
 use crate::mcp::Fault;
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -25,7 +25,7 @@ impl<I: Io> Shell<I> {
         pool: PoolId,
         role: Role,
     ) -> Result<ClientKey, Fault> {
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[HttpSlot(slot)];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
         // What it brings is its client's from now on.
         connection.incoming.sender.credentials = None;
@@ -120,7 +120,7 @@ impl<I: Io> Shell<I> {
 impl<I: Io> Reactor<I> {
     /// A connection carries a request of this session now, or of none, or is gone.
     pub(super) fn visit(&mut self, now: Moment, slot: usize, session: Option<ClientKey>) {
-        let before = std::mem::replace(&mut self.connections[AsHttp(slot)].visits, session);
+        let before = std::mem::replace(&mut self.connections[HttpSlot(slot)].visits, session);
         if before == session {
             return;
         }
@@ -146,7 +146,7 @@ impl<I: Io> Reactor<I> {
 
     /// Ends the client that is the requests of this connection alone, since it sends something else now.
     pub(super) fn end_own_client(&mut self, slot: usize) {
-        let Some(client) = self.connections[AsHttp(slot)].member.take() else { return };
+        let Some(client) = self.connections[HttpSlot(slot)].member.take() else { return };
         let Some(member) = self.http.members.get(client) else { return };
         if member.role.kept().only_connection() == Some(slot) {
             self.dispatch(self.clock.now(), Input::ClientLeft(client));
@@ -155,7 +155,7 @@ impl<I: Io> Reactor<I> {
 
     /// The request of a connection is done.
     pub(super) fn release_http(&mut self, slot: usize) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         let Some(member) = connection.member.and_then(|client| self.http.members.get_mut(client)) else {
             connection.member = None;
             return;
@@ -172,7 +172,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn detach_http(&mut self, now: Moment, slot: usize) {
         debug_assert!(self.connections[slot].is_closing());
         self.visit(now, slot, None);
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         let unsent = connection.outgoing.give_up();
         if let Some(client) = connection.member.take() {
             self.left_by_role(now, slot, client, unsent);

@@ -5,7 +5,7 @@
 //! beyond the places, so that health checks are answered, and those without a place get the reason.
 
 use super::exchange::{Exchange, State};
-use super::members::{Brought, QueuedMessage};
+use super::members::{QueuedMessage, RequestContext};
 use crate::access::Refusal;
 use crate::bus::admission::{Rejection, most_of_source};
 use crate::bus::port::{Input, Moment, Reason, Source};
@@ -13,7 +13,7 @@ use crate::bus::{Dialect, cancellation};
 use crate::io::Io;
 use crate::mcp::{Fault, Message};
 use crate::shell::connection_counts::Purpose;
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
@@ -45,7 +45,7 @@ impl<I: Io> Shell<I> {
             }
             return false;
         };
-        let fault = evicted(most, WHAT, shares.held_by(connections[AsHttp(slot)].counted_as.source()));
+        let fault = evicted(most, WHAT, shares.held_by(connections[HttpSlot(slot)].counted_as.source()));
         self.give_up(now, slot, &fault);
         true
     }
@@ -56,7 +56,7 @@ impl<I: Io> Shell<I> {
     /// There is none.
     pub(super) fn find_place(&mut self, slot: usize, source: Source) -> Result<(), Fault> {
         let now = self.reactor.clock.now();
-        let Exchange { listener, counted_as, .. } = &self.reactor.connections[AsHttp(slot)];
+        let Exchange { listener, counted_as, .. } = &self.reactor.connections[HttpSlot(slot)];
         let (listener, has_place) = (*listener, counted_as.has_place());
         let is_known = has_place && counted_as.source() == source;
         self.reactor.connections.counts_for(slot, source);
@@ -110,7 +110,7 @@ impl<I: Io> Shell<I> {
     ) -> Result<(), Fault> {
         let (victim, shares) = self.reactor.connections.eviction_victim(now, places, Some(source), is_chosen);
         let victim = victim.ok_or_else(|| Refusal::from(Rejection::full(&shares, whose)))?;
-        let held = shares.held_by(self.reactor.connections[AsHttp(victim)].counted_as.source());
+        let held = shares.held_by(self.reactor.connections[HttpSlot(victim)].counted_as.source());
         self.give_up(now, victim, &evicted(places, WHAT, held));
         Ok(())
     }
@@ -120,7 +120,7 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn give_up(&mut self, now: Moment, slot: usize, fault: &Fault) {
         let Reactor { connections, http, .. } = &mut self.reactor;
         connections.set_unplaced(slot);
-        let connection = &mut connections[AsHttp(slot)];
+        let connection = &mut connections[HttpSlot(slot)];
         let member = connection.member.and_then(|client| http.members.get(client));
         match connection.state {
             State::Header | State::Reading if connection.incoming.asked.is_some() => self.fail_http(now, slot, fault),
@@ -148,7 +148,7 @@ impl<I: Io> Shell<I> {
     /// Gives up what a connection waits for.
     fn give_exchange_up(&mut self, now: Moment, slot: usize, mut fault: Fault) {
         let Reactor { connections, http, .. } = &mut self.reactor;
-        let connection = &mut connections[AsHttp(slot)];
+        let connection = &mut connections[HttpSlot(slot)];
         connection.incoming.is_last = true;
         let (stream, serial, asks) = (connection.stream, connection.serial, connection.asks.take());
         let owed = connection.outgoing.disown();
@@ -173,7 +173,7 @@ impl<I: Io> Shell<I> {
         member.since = now;
         let (ids, has_left) = member.role.give_up(slot, stream, asks.as_ref());
         let reactor = &mut self.reactor;
-        let place = reactor.connections[AsHttp(slot)].origin.place;
+        let place = reactor.connections[HttpSlot(slot)].origin.place;
         let protocol = reactor.protocol(slot).name();
         let text = format!("a request for {protocol} is given up: {} ({})", fault.why, fault.status.code());
         reactor.dispatch(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
@@ -185,7 +185,7 @@ impl<I: Io> Shell<I> {
         for id in ids {
             let line = cancellation(Dialect::Mcp, &id, "there is no room for it");
             if let Some(message) = Message::of_line(&line, &mut self.reactor.http.lines) {
-                self.reactor.http.queue_message(client, message, Brought::default(), None);
+                self.reactor.http.queue_message(client, message, RequestContext::default(), None);
                 self.present_queued(now, client);
             }
         }

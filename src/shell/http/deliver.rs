@@ -16,7 +16,7 @@ use crate::mcp::fault::status_of;
 use crate::mcp::log::Data;
 use crate::mcp::write::{self, EventId, Manner, OwnFields};
 use crate::scan::{Line, PAD, Partial, Span, Window, blank_returns, member, members};
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::outbox::{Storage, are_held};
 use crate::shell::reactor::Reactor;
 use crate::shell::receivers::CopySource;
@@ -300,7 +300,7 @@ impl<I: Io> Reactor<I> {
         outgoing: &OutgoingLine<'_>,
         session: Option<&str>,
     ) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         let manner = connection.manner(session);
         match outgoing.place.filter(|_| !manner.is_head) {
             Some((storage, start)) => {
@@ -322,18 +322,18 @@ impl<I: Io> Reactor<I> {
     /// and nothing of its response was sent.
     pub(super) fn comes_too_late(&self, slot: usize, outgoing: &OutgoingLine<'_>) -> bool {
         let is_refused = self.http.refuses_requests && outgoing.code() == Some(Reason::ShuttingDown.code().into());
-        is_refused && self.connections[AsHttp(slot)].state == State::Waiting
+        is_refused && self.connections[HttpSlot(slot)].state == State::Waiting
     }
 
     /// Refuses such a request as one that comes then. The core has reported it.
     pub(super) fn refuse_too_late(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
-        self.connections[AsHttp(slot)].incoming.is_last = true;
+        self.connections[HttpSlot(slot)].incoming.is_last = true;
         self.answer_fault(now, slot, fault, id);
     }
 
     /// Turns a response into a stream of events.
     pub(super) fn begin_http_events(&mut self, now: Moment, slot: usize, begins: &Beginning<'_>) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         // The close of the connection ends a stream of HTTP/1.0.
         connection.incoming.is_last |= connection.incoming.is_old;
         let manner = Manner { fields: begins.fields, ..connection.manner(begins.id) };
@@ -355,7 +355,7 @@ impl<I: Io> Reactor<I> {
         text: EventText<'_>,
         is_last: bool,
     ) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         if connection.outgoing.is_empty() {
             connection.since = now;
         }
@@ -381,13 +381,13 @@ impl<I: Io> Reactor<I> {
 
     /// Queues the next page of what is replayed, if there is room for it.
     pub(super) fn refill_http(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         if connection.outgoing.replay.is_none() {
             return;
         }
         let begun = connection.outgoing.refill(connection.incoming.is_old);
         let ends = connection.outgoing.replay.take_if(|replay| replay.is_empty()).is_some_and(|replay| replay.ends);
-        let client = self.connections[AsHttp(slot)].member;
+        let client = self.connections[HttpSlot(slot)].member;
         if let Some(member) = client.and_then(|client| self.http.members.get_mut(client)) {
             begun.into_iter().for_each(|id| member.begin_event(id));
         }
@@ -399,7 +399,7 @@ impl<I: Io> Reactor<I> {
 
     /// Queues the end of a stream.
     pub(super) fn end_http_events(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         if let Some(replay) = &mut connection.outgoing.replay {
             replay.ends = true;
             return self.connections.mark_dirty(slot);
@@ -511,7 +511,7 @@ impl<I: Io> Reactor<I> {
         if connection.member.take_if(|member| *member == client).is_none() {
             return;
         }
-        let is_waiting = self.connections[AsHttp(slot)].state == State::Waiting;
+        let is_waiting = self.connections[HttpSlot(slot)].state == State::Waiting;
         if ids.is_empty() && is_waiting {
             let fault = if held.is_empty() { of_others } else { of_held };
             let id = Some(held).filter(|held| held.len() == 1).and_then(|held| held.first());
@@ -529,10 +529,10 @@ impl<I: Io> Reactor<I> {
 
     /// Ends the response of a connection that waits for answers: each request with one of these ids gets an error.
     pub(super) fn fail_exchange(&mut self, now: Moment, slot: usize, fault: &Fault, ids: &[Vec<u8>]) {
-        if self.connections[AsHttp(slot)].state == State::Waiting && ids.len() > 1 {
+        if self.connections[HttpSlot(slot)].state == State::Waiting && ids.len() > 1 {
             self.begin_events_by_role(now, slot);
         }
-        match self.connections[AsHttp(slot)].state {
+        match self.connections[HttpSlot(slot)].state {
             State::Waiting => self.answer_fault(now, slot, fault, ids.first().map(Vec::as_slice)),
             State::Events => {
                 self.queue_faults(slot, fault, ids);
@@ -544,7 +544,7 @@ impl<I: Io> Reactor<I> {
 
     /// Queues an event with this error for each request with one of these ids.
     fn queue_faults(&mut self, slot: usize, fault: &Fault, ids: &[Vec<u8>]) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         for body in ids.iter().map(|id| fault.body(id)) {
             match &mut connection.outgoing.replay {
                 Some(replay) => replay.push(None, body.into(), false),

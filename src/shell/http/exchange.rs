@@ -9,7 +9,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::members::Brought;
+use super::members::RequestContext;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, ListenerId, Moment, Origin, Place, Source};
 use crate::http1::{Limits, RequestReader};
@@ -23,7 +23,7 @@ use crate::mcp::{Asked, Message};
 use crate::shell::access::Sender;
 use crate::shell::connection_counts::{CountedAs, Purpose};
 use crate::shell::outbox::{Outbox, Storage};
-use crate::shell::transport::{Flight, Transport};
+use crate::shell::transport::{PendingOp, Transport};
 
 /// Interval of keep-alives in a stream, and how long an answer may be outstanding before its response becomes a stream.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -119,8 +119,8 @@ impl Incoming {
     }
 
     /// What its head says about its messages.
-    pub(super) fn brought(&self) -> Brought {
-        Brought { trace: self.trace.clone(), groups: self.sender.origin.groups.clone() }
+    pub(super) fn brought(&self) -> RequestContext {
+        RequestContext { trace: self.trace.clone(), groups: self.sender.origin.groups.clone() }
     }
 
     /// Frees the request. Returns how many bytes it used.
@@ -496,7 +496,7 @@ impl Exchange {
     pub(super) fn may_part(&self, transport: &Transport) -> bool {
         let incoming = &self.incoming;
         let is_last = self.state == State::Answering && incoming.is_last && self.reader.is_over();
-        is_last && incoming.bytes.is_empty() && !transport.has_ended() && !transport.in_flight.has(Flight::Watch)
+        is_last && incoming.bytes.is_empty() && !transport.has_ended() && !transport.in_flight.has(PendingOp::Watch)
     }
 
     /// Whether nothing is lost for good if it is closed for another one, and how much is lost in comparison with others;

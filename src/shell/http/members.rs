@@ -21,7 +21,7 @@ pub(super) struct QueuedMessage {
     pub message: Message,
     /// The connection to notify once it was accepted: its slot and its serial.
     pub waiter: Option<(usize, u64)>,
-    pub brought: Brought,
+    pub brought: RequestContext,
     /// How many of its bytes were offered to the core, and taken by it.
     pub offered: usize,
     pub taken: usize,
@@ -29,7 +29,7 @@ pub(super) struct QueuedMessage {
 
 /// What the head of a request says about its messages.
 #[derive(Clone, Default)]
-pub(super) struct Brought {
+pub(super) struct RequestContext {
     /// The trace id, if requests are logged.
     pub trace: Option<Rc<[u8]>>,
     /// The groups of the sender.
@@ -319,7 +319,7 @@ mod tests {
 
     fn waiting(text: &str) -> QueuedMessage {
         let message = Message::of_line(text.as_bytes(), &mut LineReader::default()).expect("it is a message");
-        QueuedMessage { message, waiter: None, brought: Brought::default(), offered: 0, taken: 0 }
+        QueuedMessage { message, waiter: None, brought: RequestContext::default(), offered: 0, taken: 0 }
     }
 
     #[test]
@@ -365,7 +365,8 @@ mod tests {
         let (mut upload, mut reader) = (Upload::default(), LineReader::default());
         upload.push(br#"{"id":1,"method":"a"}"#, &mut reader);
         let Ok(Body::One(message)) = upload.finish(&mut reader) else { panic!("it is a message") };
-        let mut waiting = QueuedMessage { message, waiter: None, brought: Brought::default(), offered: 0, taken: 0 };
+        let mut waiting =
+            QueuedMessage { message, waiter: None, brought: RequestContext::default(), offered: 0, taken: 0 };
         let mut left = 10;
         assert_eq!((waiting.offer(&mut left), left), (0..10, 0));
         assert_eq!(waiting.offer(&mut left), 0..10, "no more in this turn");

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 
-use super::connections::{AsHttp, Connections};
+use super::connections::{Connections, HttpSlot};
 use super::listeners::Throttle;
 use super::transport::Transport;
 use crate::bus::port::{Peer, Source};
@@ -131,7 +131,7 @@ impl Http {
 
     /// Updates the accounting of what a connection has queued; admin connections, which are few, are not counted.
     fn weigh(&mut self, connections: &mut Connections, slot: usize) {
-        let connection = &mut connections[AsHttp(slot)];
+        let connection = &mut connections[HttpSlot(slot)];
         if connection.is_operators() {
             return;
         }

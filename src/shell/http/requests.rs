@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Http;
 use super::exchange::{KEEP_ALIVE, State};
-use super::members::{Brought, Member, QueuedMessage, Restoring};
+use super::members::{Member, QueuedMessage, RequestContext, Restoring};
 use super::protocols;
 use super::service::Service;
 use crate::access::{Caller, Refusal};
@@ -16,7 +16,7 @@ use crate::mcp::asked::{Verb, is_discovery, is_metadata};
 use crate::mcp::write::{self, Manner};
 use crate::mcp::{Body, Fault, Kind, Message};
 use crate::shell::access::Sender;
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::outbox::{Posted, Storage, are_held};
 use crate::shell::reactor::Reactor;
 use crate::shell::receivers::CopySource;
@@ -45,7 +45,7 @@ impl Service for ClientRequests {
         begun: &[u8],
     ) -> Result<(), Fault> {
         let Reactor { connections, listeners, .. } = &shell.reactor;
-        if listeners.takes_websockets(connections[AsHttp(slot)].listener) && head.fields.has("upgrade", "websocket") {
+        if listeners.takes_websockets(connections[HttpSlot(slot)].listener) && head.fields.has("upgrade", "websocket") {
             shell.reactor.visit(now, slot, None);
             if let Err(fault) = shell.upgrade(now, slot, head, begun) {
                 shell.reactor.refuse_handshake(now, slot, &fault);
@@ -81,9 +81,9 @@ impl Service for ClientRequests {
 impl<I: Io> Shell<I> {
     /// The head of a request is complete.
     fn http_head(&mut self, slot: usize, head: &Request<'_>) -> Result<(), Fault> {
-        let listener = self.reactor.connections[AsHttp(slot)].listener;
+        let listener = self.reactor.connections[HttpSlot(slot)].listener;
         let protocol = self.reactor.protocol(slot);
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[HttpSlot(slot)];
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
         let caller = Caller::of(head, None, policy.terms.access.identity.as_ref())?;
         let origin = connection.origin.clone();
@@ -139,7 +139,7 @@ impl<I: Io> Shell<I> {
         self.reactor.visit(now, slot, visited);
         let source = origin.source();
         self.find_place(slot, source)?;
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[HttpSlot(slot)];
         // The connections that a proxy keeps between the requests of its clients are its own.
         let is_brought = origin.place != connection.origin.place || origin.names.user.is_some();
         connection.source_between = if is_brought { connection.origin.source() } else { source };
@@ -176,7 +176,7 @@ impl<I: Io> Shell<I> {
             };
             self.fail_http(now, victim, &Fault::too_many(Reason::ConnectionLimit, MOST_MEMORY));
         }
-        let mut upload = self.reactor.connections[AsHttp(slot)].incoming.body.take().unwrap_or_default();
+        let mut upload = self.reactor.connections[HttpSlot(slot)].incoming.body.take().unwrap_or_default();
         let before = upload.weight();
         if upload.begins_batch(data)
             && let Err(fault) = self.may_batch(slot)
@@ -189,14 +189,14 @@ impl<I: Io> Shell<I> {
         if upload.is_behind() {
             http.behind.push(slot);
         }
-        connections[AsHttp(slot)].incoming.body = Some(upload);
+        connections[HttpSlot(slot)].incoming.body = Some(upload);
         Ok(())
     }
 
     /// A request is complete.
     fn http_request(&mut self, now: Moment, slot: usize) {
         let Reactor { connections, http, .. } = &mut self.reactor;
-        let incoming = &mut connections[AsHttp(slot)].incoming;
+        let incoming = &mut connections[HttpSlot(slot)].incoming;
         // It was answered by its head alone.
         let Some(asked) = &incoming.asked else { return };
         let result = match asked.verb {
@@ -258,7 +258,7 @@ impl<I: Io> Shell<I> {
         if !asks || !self.bus.view().refuses_requests() {
             return Ok(());
         }
-        let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
+        let asked = self.reactor.connections[HttpSlot(slot)].incoming.asked.as_ref();
         let Some(id) = asked.and_then(|asked| asked.session.as_deref()) else { return Err(Fault::shutting_down()) };
         let Ok(member) = self.member_named(slot, id, |_| Fault::no_session()) else { return Ok(()) };
         if !member.is_session() || member.role.kept().uses().1 {
@@ -272,7 +272,7 @@ impl<I: Io> Shell<I> {
 
     /// Checks the token of a request again, now that its body has come, or that the exchange continues.
     pub(super) fn still_admits(&self, slot: usize) -> Result<(), Fault> {
-        let connection = &self.reactor.connections[AsHttp(slot)];
+        let connection = &self.reactor.connections[HttpSlot(slot)];
         let policy = self.reactor.listeners.policy(connection.listener).ok_or_else(Fault::no_session)?;
         Ok(policy.still_admits(&connection.incoming.sender)?)
     }
@@ -304,7 +304,7 @@ impl<I: Io> Shell<I> {
         unknown: impl Fn(bool) -> Fault,
     ) -> Result<&Member, Fault> {
         let Reactor { connections, http, listeners, .. } = &self.reactor;
-        let connection = &connections[AsHttp(slot)];
+        let connection = &connections[HttpSlot(slot)];
         let Some(member) = http.members.named(id) else {
             let policy = listeners.policy(connection.listener);
             return Err(unknown(policy.is_some_and(|policy| policy.is_of_another_node(id))));
@@ -316,7 +316,7 @@ impl<I: Io> Shell<I> {
 
     /// Waits for an answer from now on.
     pub(super) fn await_answer(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[HttpSlot(slot)];
         (connection.state, connection.since) = (State::Waiting, now);
         self.reactor.set_deadline(slot, now.after(KEEP_ALIVE));
     }
@@ -332,7 +332,7 @@ impl<I: Io> Shell<I> {
         is_awaited: bool,
     ) {
         let Reactor { connections, http, .. } = &mut self.reactor;
-        let connection = &connections[AsHttp(slot)];
+        let connection = &connections[HttpSlot(slot)];
         let waiter = is_awaited.then_some((slot, connection.serial));
         http.queue_message(client, message, connection.incoming.brought(), waiter);
         self.present_queued(now, client);
@@ -361,7 +361,7 @@ impl<I: Io> Shell<I> {
                 return http.members.resume(client);
             }
             let part = waiting.offer(&mut left);
-            let QueuedMessage { message, offered, taken, brought: Brought { trace, groups }, .. } = &mut waiting;
+            let QueuedMessage { message, offered, taken, brought: RequestContext { trace, groups }, .. } = &mut waiting;
             let window = message.part(part);
             trace.iter().for_each(|id| self.bus.note_trace(id));
             self.bus.note_groups(client, groups.as_ref());
@@ -425,7 +425,7 @@ impl Http {
         &mut self,
         client: ClientKey,
         message: Message,
-        brought: Brought,
+        brought: RequestContext,
         waiter: Option<(usize, u64)>,
     ) {
         let Some(at) = self.members.get_mut(client) else { return };

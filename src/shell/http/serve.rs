@@ -15,12 +15,12 @@ use crate::mcp::write::Manner;
 use crate::mcp::{Fault, write};
 use crate::shell::admin::serve::OperatorRequests;
 use crate::shell::connection_counts::Purpose;
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::handshakes::Handshakes;
 use crate::shell::liveness::{SUSPECT_AFTER, provoke_reset};
 use crate::shell::operation::Operation;
 use crate::shell::reactor::Reactor;
-use crate::shell::transport::{self, Drain, Flight, HalfClose};
+use crate::shell::transport::{self, Drain, HalfClose, PendingOp};
 use crate::shell::turn::Shell;
 
 /// Size of the first receive on a new connection: most requests are shorter.
@@ -120,7 +120,7 @@ impl<I: Io> Shell<I> {
     /// The client has half-closed. What that means for a request depends on what it speaks.
     fn http_ended(&mut self, now: Moment, slot: usize) {
         self.reactor.connections[slot].half = HalfClose::Read;
-        match self.reactor.connections[AsHttp(slot)].state {
+        match self.reactor.connections[HttpSlot(slot)].state {
             State::Waiting | State::Events => self.reactor.half_closed_by_role(now, slot),
             State::Answering => {}
             _ => self.reactor.close_http(now, slot),
@@ -129,12 +129,12 @@ impl<I: Io> Shell<I> {
 
     /// Parses requests from kept and new bytes. Bytes that are not consumed are kept.
     pub(super) fn read_http(&mut self, now: Moment, slot: usize, new: &[u8]) {
-        let mut kept = std::mem::take(&mut self.reactor.connections[AsHttp(slot)].incoming.bytes);
+        let mut kept = std::mem::take(&mut self.reactor.connections[HttpSlot(slot)].incoming.bytes);
         if !kept.is_empty() {
             kept.extend_from_slice(new);
         }
         let bytes = if kept.is_empty() { new } else { &kept };
-        let awaited_header = self.reactor.connections[AsHttp(slot)].state == State::Header;
+        let awaited_header = self.reactor.connections[HttpSlot(slot)].state == State::Header;
         let mut at = if awaited_header { self.read_header(now, slot, bytes) } else { 0 };
         while let Some(connection) = self.reactor.connections.http_mut(slot)
             && connection.state == State::Reading
@@ -192,7 +192,7 @@ impl<I: Io> Shell<I> {
         }
         self.reactor.http.weigh(&mut self.reactor.connections, slot);
         self.reactor.arm_http_receive(slot);
-        let connection = &self.reactor.connections[AsHttp(slot)];
+        let connection = &self.reactor.connections[HttpSlot(slot)];
         if awaited_header && connection.state == State::Reading {
             self.enforce_source_limit(now, connection.listener, connection.origin.place);
         }
@@ -217,7 +217,7 @@ impl<I: Io> Shell<I> {
 
     /// Takes the head of a request; `begun` follows it.
     fn take_head(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) -> Result<(), Fault> {
-        let Exchange { incoming, purpose, .. } = &mut self.reactor.connections[AsHttp(slot)];
+        let Exchange { incoming, purpose, .. } = &mut self.reactor.connections[HttpSlot(slot)];
         (incoming.is_old, incoming.is_last) = (head.is_old, !head.keeps_alive);
         incoming.is_head = head.method == Method::Head;
         by_service!(*purpose, head(self, now, slot, head, begun))?;
@@ -234,7 +234,7 @@ impl<I: Io> Shell<I> {
 
     /// Refuses a request after which nothing can be read.
     pub(super) fn fail_http(&mut self, now: Moment, slot: usize, fault: &Fault) {
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[HttpSlot(slot)];
         connection.incoming.is_last = true;
         by_service!(connection.purpose, fail(self, now, slot, fault));
     }
@@ -275,7 +275,7 @@ impl<I: Io> Shell<I> {
         }
         let reactor = &mut self.reactor;
         let transport = &reactor.connections[slot];
-        if transport.in_flight.has(Flight::Write) || transport.is_closing() {
+        if transport.in_flight.has(PendingOp::Write) || transport.is_closing() {
             return;
         }
         reactor.refill_http(now, slot);
@@ -283,8 +283,8 @@ impl<I: Io> Shell<I> {
         let (parts, socket) = (exchange.may_part(transport), transport.socket().as_raw_fd());
         // The FIN is sent with the last bytes.
         if let Some(send) = exchange.outgoing.send(socket, parts) {
-            transport.in_flight.add(Flight::Write);
-            let cancels = parts && !transport.is_draining() && transport.in_flight.has(Flight::Read);
+            transport.in_flight.add(PendingOp::Write);
+            let cancels = parts && !transport.is_draining() && transport.in_flight.has(PendingOp::Read);
             if parts {
                 transport.drain();
             }
@@ -304,7 +304,7 @@ impl<I: Io> Shell<I> {
 
     /// A response was sent. The next request may have been received.
     fn end_http_answer(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[HttpSlot(slot)];
         connection.since = now;
         (connection.outgoing.whole, connection.asks) = (None, None);
         connection.incoming.clear();
@@ -314,7 +314,7 @@ impl<I: Io> Shell<I> {
         let (transport, connection) = self.reactor.connections.http_parts(slot);
         if connection.incoming.is_last {
             let (sends_more, is_draining) = (!connection.incoming.bytes.is_empty(), transport.is_draining());
-            if is_draining && !sends_more && transport.in_flight.has(Flight::Read) {
+            if is_draining && !sends_more && transport.in_flight.has(PendingOp::Read) {
                 // It is cancelled, and the connection closed as soon as that has completed.
                 (connection.state, transport.state) = (State::Over, DRAINED);
             } else if transport.has_ended() && !is_draining {
@@ -410,7 +410,7 @@ impl<I: Io> Reactor<I> {
         if connection.state != State::Reading && connection.incoming.bytes.len() >= MOST_BEHIND {
             return self.watch(slot);
         }
-        if !transport.in_flight.add(Flight::Read) {
+        if !transport.in_flight.add(PendingOp::Read) {
             return;
         }
         let receive = Submission::Receive { socket: transport.socket().as_raw_fd(), was_empty: true };
@@ -444,7 +444,7 @@ impl<I: Io> Reactor<I> {
 
     /// Refuses a request.
     pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
-        let place = self.connections[AsHttp(slot)].origin.place;
+        let place = self.connections[HttpSlot(slot)].origin.place;
         let protocol = self.protocol(slot).name();
         let text = format!("a request for {protocol} is refused: {} ({})", fault.why, fault.status.code());
         self.dispatch(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
@@ -454,7 +454,7 @@ impl<I: Io> Reactor<I> {
     /// Answers a request with a fault that the core knows, or that is reported to it.
     pub(super) fn answer_fault(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
         let needs_name = fault.status == Status::Unauthorized;
-        let policy = self.listeners.policy(self.connections[AsHttp(slot)].listener).filter(|_| needs_name);
+        let policy = self.listeners.policy(self.connections[HttpSlot(slot)].listener).filter(|_| needs_name);
         let oauth = policy.and_then(|policy| policy.terms.access.oauth.clone());
         let challenge = oauth.as_ref().map(|oauth| oauth.challenge());
         self.answer_http(now, slot, |out, manner| {
@@ -464,7 +464,7 @@ impl<I: Io> Reactor<I> {
 
     /// Answers a request without a session's id.
     pub(super) fn answer_http(&mut self, now: Moment, slot: usize, write: impl FnOnce(&mut Vec<u8>, &Manner<'_>)) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         let manner = connection.manner(None);
         write(connection.outgoing.queue(), &manner);
         self.begin_http_answer(now, slot);
@@ -472,7 +472,7 @@ impl<I: Io> Reactor<I> {
 
     /// A response is complete in the queue.
     pub(in crate::shell) fn begin_http_answer(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         self.http.memory.held -= connection.incoming.weight();
         connection.incoming.body = None;
         connection.incoming.parked = None;
@@ -501,7 +501,7 @@ impl<I: Io> Reactor<I> {
         if connection.state == State::Waiting {
             self.begin_events_by_role(now, slot);
         }
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         write::keep_alive(connection.outgoing.queue(), connection.incoming.is_old);
         connection.since = now;
         self.connections.mark_dirty(slot);

@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::access::Credentials;
-use crate::bus::port::{Names, Owner, Vouches};
+use crate::bus::port::{NameAuthority, Names, Owner};
 use crate::config::EnvFrom;
 use crate::env_file::{self, Unread, Variables};
 
 /// What is known of a client for its own worker.
 pub(in crate::shell) struct EnvSource {
     /// Its verified name, and who vouches for it.
-    owner: Option<(Vouches, Arc<str>)>,
+    owner: Option<(NameAuthority, Arc<str>)>,
     /// What its request has brought.
     credentials: Option<Rc<Credentials>>,
 }

@@ -11,13 +11,13 @@ pub(super) mod usage;
 
 use std::os::fd::AsRawFd;
 
-use super::connections::AsPeer;
+use super::connections::PeerSlot;
 use super::endpoint::Endpoint;
 use super::log;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::stderr::{LogItem, Stderr};
-use super::transport::{Ends, Flight, Transport};
+use super::transport::{Ends, PendingOp, Transport};
 use crate::bus::port::{ClientKey, Input, Moment, Peer, SpawnFailure, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
 use crate::small_file;
@@ -88,7 +88,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn read_stderr(&mut self, slot: usize) {
         let (transport, endpoint) = self.connections.peer_parts(slot);
         let Some(stderr) = &mut endpoint.stderr else { return };
-        let is_first = transport.in_flight.add(Flight::Stderr);
+        let is_first = transport.in_flight.add(PendingOp::Stderr);
         debug_assert!(is_first);
         let read = Submission::Read {
             from: stderr.pipe.as_raw_fd(),
@@ -105,7 +105,7 @@ impl<I: Io> Reactor<I> {
 
     pub(super) fn stderr_read(&mut self, slot: usize, result: i32) {
         let (transport, endpoint) = self.connections.peer_parts(slot);
-        transport.in_flight.end(Flight::Stderr);
+        transport.in_flight.end(PendingOp::Stderr);
         if let (Some(stderr), Some(name)) = (&mut endpoint.stderr, endpoint.name.as_deref().copied()) {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool.index()];
@@ -130,7 +130,7 @@ impl<I: Io> Reactor<I> {
             self.schedule(slot);
         }
         let is_leaving = self.connections[slot].is_closing();
-        match &self.connections[AsPeer(slot)].stderr {
+        match &self.connections[PeerSlot(slot)].stderr {
             // It is read again when its pause is over (`log_left_out`).
             Some(stderr) if stderr.paused_until.is_some() && !is_leaving => {}
             Some(_) => self.read_stderr(slot),
@@ -142,7 +142,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn log_bad_line(&mut self, worker: WorkerKey, line: &[u8], length: usize) {
         const PLACE: &[u8] = b"stdout: ";
         let Some(slot) = self.connections.slot(Peer::Worker(worker)) else { return };
-        let endpoint = &mut self.connections[AsPeer(slot)];
+        let endpoint = &mut self.connections[PeerSlot(slot)];
         let Some(name) = endpoint.name.as_deref().copied() else { return };
         let line = [PLACE, line.strip_suffix(b"\r").unwrap_or(line)].concat();
         let length = length.max(line.len() - PLACE.len()) + PLACE.len();
@@ -164,7 +164,7 @@ impl<I: Io> Reactor<I> {
         let pool = &self.workers.pools[name.pool.index()];
         stderr.log_left_out(now, |item| log::worker(&pool.core.id, name, item));
         let resumes = stderr.paused_until.take_if(|until| *until <= now).is_some();
-        if resumes && !transport.in_flight.has(Flight::Stderr) {
+        if resumes && !transport.in_flight.has(PendingOp::Stderr) {
             self.read_stderr(slot);
         }
     }

@@ -14,7 +14,7 @@ use crate::fleet::eras::lending::{lent_worker, preferred_in};
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId, SlotId};
 use crate::message::{Parsed, Refusal};
-use crate::origin::{Origin, Vouches};
+use crate::origin::{NameAuthority, Origin};
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{self, Assignment, Era, Settings};
@@ -491,7 +491,7 @@ impl Balancer {
     pub(crate) fn group_of_client(&self, ctx: &Ctx, listener: ListenerId, origin: &Origin) -> GroupId {
         let group = self.of_listener(listener);
         let Some(pools) = &origin.pools else { return group };
-        let by_groups = origin.names.owner().is_some_and(|owner| owner.vouches == Vouches::Proxy);
+        let by_groups = origin.names.owner().is_some_and(|owner| owner.vouches == NameAuthority::Proxy);
         let has_choice = by_groups && self.groups[group].only_fleet().is_none();
         let all_are_good = !has_choice && self.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool));
         let preferred = pools.iter().copied().find(|pool| ctx.settings.offers(listener, origin, *pool));

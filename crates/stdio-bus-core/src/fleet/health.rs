@@ -58,7 +58,7 @@ pub(crate) struct Health {
 }
 
 /// What a look at a worker shows.
-pub(crate) enum Look {
+pub(crate) enum HealthVerdict {
     /// When to look again, if ever.
     Again(Option<Moment>),
     /// It hangs, for this reason.
@@ -144,10 +144,10 @@ pub(crate) fn take_check(ctx: &mut Ctx, key: WorkerKey, id: &Id, line: Parsed<'_
 
 impl Requests {
     /// Looks whether a worker is silent although it owes answers.
-    pub(crate) fn look_at(&self, ctx: &mut Ctx, key: WorkerKey) -> Look {
+    pub(crate) fn look_at(&self, ctx: &mut Ctx, key: WorkerKey) -> HealthVerdict {
         let now = ctx.time.now();
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else {
-            return Look::Again(None);
+            return HealthVerdict::Again(None);
         };
         let pool = worker.fleet.pool;
         let limit = ctx.settings.worker_silent(pool);
@@ -166,7 +166,7 @@ impl Requests {
             ctx.workers_changed = true;
             report_silence(ctx, key, is_unresponsive.then_some(silent));
         }
-        let Some(first) = first else { return Look::Again(None) };
+        let Some(first) = first else { return HealthVerdict::Again(None) };
         let next = match limit {
             _ if oldest.is_none() => first,
             _ if is_unresponsive => SOON.min(first),
@@ -175,24 +175,24 @@ impl Requests {
         };
         let checked = match ctx.settings.pools[pool].check.clone() {
             Some(check) => self.check(ctx, key, &check, oldest.is_some()),
-            None => Look::Again(None),
+            None => HealthVerdict::Again(None),
         };
         match checked {
-            Look::Again(at) => Look::Again(at.into_iter().chain([now.after(next)]).min()),
-            hangs @ Look::Hangs(_) => hangs,
+            HealthVerdict::Again(at) => HealthVerdict::Again(at.into_iter().chain([now.after(next)]).min()),
+            hangs @ HealthVerdict::Hangs(_) => hangs,
         }
     }
 
     /// Checks a worker, if that is due. It need not answer now if it owes nothing, or it is not its turn.
-    fn check(&self, ctx: &mut Ctx, key: WorkerKey, check: &Check, owes: bool) -> Look {
+    fn check(&self, ctx: &mut Ctx, key: WorkerKey, check: &Check, owes: bool) -> HealthVerdict {
         let now = ctx.time.now();
-        let Some(worker) = ctx.workers.get_mut(key) else { return Look::Again(None) };
+        let Some(worker) = ctx.workers.get_mut(key) else { return HealthVerdict::Again(None) };
         let spoke = worker.end.stream.spoke_at().unwrap_or_default();
         let Health { silent, asked, misses, checked_at, .. } = &mut worker.health;
         if !owes {
             *misses = 0;
             asked.iter_mut().for_each(|(_, at)| *at = now);
-            return Look::Again(None);
+            return HealthVerdict::Again(None);
         }
         let is_late = |(_, at): &mut (Id, Moment)| *at <= spoke || ctx.time.awake_since(*at).after(check.every) <= now;
         if let Some((id, at)) = asked.take_if(is_late) {
@@ -202,16 +202,16 @@ impl Requests {
             worker.end.cold.retired_mut().add(late);
         }
         if *misses >= MOST_MISSES {
-            return Look::Hangs(format!(
+            return HealthVerdict::Hangs(format!(
                 "the worker hangs: it did not answer {MOST_MISSES} health checks in a row as expected; it is restarted"
             ));
         }
         if let Some((_, at)) = asked {
-            return Look::Again(Some(ctx.time.awake_since(*at).after(check.every)));
+            return HealthVerdict::Again(Some(ctx.time.awake_since(*at).after(check.every)));
         }
         let due = now.after(check.every.saturating_sub(*silent)).max(checked_at.after(check.every));
         if due > now {
-            return Look::Again(Some(due));
+            return HealthVerdict::Again(Some(due));
         }
         *checked_at = now;
         let era = worker.fleet.era;
@@ -220,7 +220,7 @@ impl Requests {
         if let Some(worker) = ctx.workers.get_mut(key) {
             worker.health.asked = Some((id, now));
         }
-        Look::Again(Some(now.after(check.every)))
+        HealthVerdict::Again(Some(now.after(check.every)))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::fleet::answering::{hangs, tick_first_answer, tick_probation};
 use crate::fleet::demand::start_ends;
 use crate::fleet::eras::discovery::ask_era;
 use crate::fleet::eras::lending::tick_extra;
-use crate::fleet::health::Look;
+use crate::fleet::health::HealthVerdict;
 use crate::fleet::restart::healthy_after;
 use crate::flow::delivery::release_overdue;
 use crate::flow::gate::Hold;
@@ -274,8 +274,8 @@ impl Bus {
             self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
         let next_look = match self.requests.look_at(&mut self.ctx, key) {
-            Look::Again(at) => at,
-            Look::Hangs(why) => {
+            HealthVerdict::Again(at) => at,
+            HealthVerdict::Hangs(why) => {
                 self.stop_broken_worker(key, Reason::WorkerHangs, &why);
                 None
             }

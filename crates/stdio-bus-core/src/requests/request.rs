@@ -19,7 +19,7 @@ pub(super) const NONE: u16 = u16::MAX;
 pub(crate) struct Flags(pub u8);
 
 impl Flags {
-    /// There is a [`Rare`] beside it.
+    /// There is a [`RequestExtras`] beside it.
     pub(crate) const RARE: u8 = 1;
     /// That holds more than the answerer's names. Without one: its asker knows it by another number, and nothing else is
     /// unusual (`Request::original_number`).
@@ -71,7 +71,7 @@ const _: () = assert!(2 * MAX_PENDING_REQUESTS < NONE as usize);
 
 /// Rarely used state of a request.
 #[derive(Default)]
-pub(super) struct Rare {
+pub(super) struct RequestExtras {
     /// The wire id, if it is not a number.
     pub(super) wire: Option<Id>,
     /// The id as its asker wrote it, if it is not the wire id, or is spelled differently.

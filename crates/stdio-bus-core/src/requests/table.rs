@@ -16,7 +16,7 @@ use core::ops::Deref;
 use core::time::Duration;
 
 use super::names::{self, SentNames};
-use super::request::{Flags, NONE, NewRequest, Original, Rare, Request, SINCE_SHIFT};
+use super::request::{Flags, NONE, NewRequest, Original, Request, RequestExtras, SINCE_SHIFT};
 use crate::id::{Id, plain_number};
 use crate::message::{Cancel, KnownMethod};
 use crate::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, ShortText, WorkerKey};
@@ -38,7 +38,7 @@ const FEW: usize = 16;
 
 /// Bytes of a request with everything stored beside it, except its ids.
 #[cfg(test)]
-pub(crate) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + LONGEST_METHOD + 64;
+pub(crate) const LARGEST: usize = size_of::<Request>() + size_of::<RequestExtras>() + LONGEST_METHOD + 64;
 
 /// The index slot of a request, or a free one.
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ pub(crate) struct Requests {
     index: Box<[u16; PLACES]>,
     fingerprints: Fingerprints,
     /// Rarely used state, by slot.
-    rare: Vec<Option<Box<Rare>>>,
+    rare: Vec<Option<Box<RequestExtras>>>,
     /// The requests of peers that have searched for one among many, by the fingerprint of asker and id, and then in
     /// order of creation.
     by_asker: BTreeMap<(u64, u64), RequestKey>,
@@ -249,7 +249,7 @@ impl Requests {
         }
     }
 
-    fn rare(&self, key: RequestKey) -> Option<&Rare> {
+    fn rare(&self, key: RequestKey) -> Option<&RequestExtras> {
         let request = self.table.get(key).filter(|request| request.flags.has(Flags::RARE));
         request.and_then(|_| self.rare[key.index()].as_deref())
     }
@@ -416,7 +416,8 @@ impl Requests {
         let is_unusual = original.is_some() || second_session.is_some();
         let unusual = if is_unusual { Flags::UNUSUAL } else { 0 };
         request.flags.0 |= Flags::RARE | unusual | if wire.is_some() { Flags::TEXT } else { 0 };
-        *self.beside(key) = Rare { wire, original: original.cloned(), second_session, ..Rare::default() };
+        *self.beside(key) =
+            RequestExtras { wire, original: original.cloned(), second_session, ..RequestExtras::default() };
         let mut place = self.home(answerer, bits);
         while self.index[place] != NONE {
             place = (place + 1) % PLACES;
@@ -478,7 +479,7 @@ impl Requests {
     }
 
     /// The state beside a request.
-    fn beside(&mut self, key: RequestKey) -> &mut Rare {
+    fn beside(&mut self, key: RequestKey) -> &mut RequestExtras {
         if self.rare.len() <= key.index() {
             self.rare.resize_with(key.index() + 1, || None);
         }

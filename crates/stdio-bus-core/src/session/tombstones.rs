@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 
 use crate::index::PoolId;
-use crate::origin::{Owner, Vouches};
+use crate::origin::{NameAuthority, Owner};
 use crate::peer::hash_of_name;
 
 /// Maximum number of sessions remembered; beyond it the oldest one is dropped.
@@ -22,7 +22,7 @@ const MOST: usize = 16 * 1024;
 const MAX_LOST: usize = 64;
 
 /// A user name, and who vouches for it.
-type User = (Vouches, Box<str>);
+type User = (NameAuthority, Box<str>);
 
 /// The user names that sessions were created or loaded under.
 #[derive(Default)]
@@ -130,8 +130,8 @@ impl LostNames {
 mod tests {
     use super::*;
 
-    const ALICE: Owner<'_> = Owner { vouches: Vouches::Token, name: "alice" };
-    const BOB: Owner<'_> = Owner { vouches: Vouches::Token, name: "bob" };
+    const ALICE: Owner<'_> = Owner { vouches: NameAuthority::Token, name: "alice" };
+    const BOB: Owner<'_> = Owner { vouches: NameAuthority::Token, name: "bob" };
 
     #[test]
     fn a_session_is_bound_to_its_first_name_in_its_pool() {
@@ -143,7 +143,7 @@ mod tests {
             session_users.keeps_from(PoolId::at(1), b"s", Some(BOB))
                 && session_users.keeps_from(PoolId::at(1), b"s", None)
         );
-        for vouches in [Vouches::Certificate, Vouches::Proxy] {
+        for vouches in [NameAuthority::Certificate, NameAuthority::Proxy] {
             assert!(session_users.keeps_from(PoolId::at(1), b"s", Some(Owner { vouches, ..ALICE })), "another's alice");
         }
         assert!(

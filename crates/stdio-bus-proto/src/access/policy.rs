@@ -274,7 +274,7 @@ mod tests {
 
     use super::*;
     use crate::http1::HeadReader;
-    use stdio_bus_core::port::{PoolId, Vouches};
+    use stdio_bus_core::port::{NameAuthority, PoolId};
 
     const LOCAL: Entrance = Entrance { reach: Reach::ThisMachine, takes_subprotocols: true };
     const OPEN: Entrance = Entrance { reach: Reach::AnyName, takes_subprotocols: true };
@@ -412,7 +412,7 @@ mod tests {
             assert_eq!((alice.names.user.as_deref(), alice.names.token.as_deref()), (None, Some("alice")));
         }
         let both = ask(PROXY, &format!("{token}\r\nX-User: alice")).expect("they agree");
-        assert_eq!(both.names.owner().map(|owner| owner.vouches), Some(Vouches::Token), "the token comes first");
+        assert_eq!(both.names.owner().map(|owner| owner.vouches), Some(NameAuthority::Token), "the token comes first");
         let (code, why) = ask(PROXY, &format!("{token}\r\nX-User: bob")).expect_err("they disagree");
         assert!(code == 400 && why.contains("name different clients"), "{why}");
         let passed_on = ask(PROXY, "\r\nAuthorization: Bearer eyJhbGciOi\r\nX-User: bob").expect("the proxy's own");
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(ask(PROXY, "").expect_err("it may be the proxy's own").0, 401);
         assert_eq!(ask(PROXY, "\r\nX-User: bob").expect_err("they disagree").0, 400);
         let both = ask(PROXY, "\r\nX-User: alice").expect("they agree");
-        assert_eq!(both.names.owner().map(|owner| owner.vouches), Some(Vouches::Certificate));
+        assert_eq!(both.names.owner().map(|owner| owner.vouches), Some(NameAuthority::Certificate));
         assert!(ask(STRANGER, "").is_ok(), "one that comes itself is who its certificate says");
     }
 

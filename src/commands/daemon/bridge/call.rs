@@ -155,7 +155,7 @@ struct LineHead<'a> {
 }
 
 /// A conversation.
-struct Talk<'a> {
+struct CallSession<'a> {
     call: &'a Call,
     sink: Sink,
     events: Receiver<CallEvent>,
@@ -193,7 +193,7 @@ async fn talk(call: &Call, request: Option<(&str, Option<String>)>, backend: Bac
         let stdin = io::stdin().as_fd().try_clone_to_owned().and_then(|fd| Stream::new(fd, backend));
         spawn(read_lines(stdin.map_err(StartError::io("use stdin"))?, sender.clone()));
     }
-    let mut talk = Talk {
+    let mut talk = CallSession {
         call,
         sink,
         events,
@@ -272,7 +272,7 @@ async fn read_lines(stdin: Stream, events: Sender<CallEvent>) {
     let _ = events.send(CallEvent::TypedAll).await;
 }
 
-impl Talk<'_> {
+impl CallSession<'_> {
     /// Sends one request, and prints all messages until its answer.
     async fn once(&mut self, method: &str, params: Option<String>) -> Result<(), Over> {
         if self.shake_hands().await? {

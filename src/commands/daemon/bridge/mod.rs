@@ -306,11 +306,11 @@ async fn bridge(
                     source = again;
                     continue;
                 }
-                Err(NotAgain::EditorLeft(code)) => return code,
-                Err(NotAgain::Failed(failure)) => {
+                Err(ReconnectFailure::EditorLeft(code)) => return code,
+                Err(ReconnectFailure::Failed(failure)) => {
                     say(&format!("cannot connect to {} again: {failure}", options.daemon))
                 }
-                Err(NotAgain::TooLate) => {}
+                Err(ReconnectFailure::TooLate) => {}
             }
         }
         let nothing_came = shared.blocks.get() == 0 && matches!(options.daemon, Daemon::Lines(_));
@@ -357,7 +357,7 @@ async fn answer_undelivered(options: &Options, shared: &Shared, ending: &Ending)
 }
 
 /// Why there is no new connection.
-enum NotAgain {
+enum ReconnectFailure {
     /// The last attempt failed.
     Failed(Failure),
     /// None was made in time.
@@ -394,14 +394,14 @@ async fn next_message(shared: &Shared) -> Result<(), u8> {
 /// has come since. What else is pending may have been delivered, and gets an error.
 ///
 /// # Errors
-/// See [`NotAgain`].
+/// See [`ReconnectFailure`].
 async fn connect_again(
     options: &Options,
     backend: Backend,
     shared: &Shared,
     stdout: &Stream,
     ending: &Ending,
-) -> Result<LinkSource, NotAgain> {
+) -> Result<LinkSource, ReconnectFailure> {
     // The editor may read slowly, and gets what follows before anything else.
     let writing = shared.writing.lock().await;
     let was_answered = shared.waiting.borrow().has_answered();
@@ -424,7 +424,7 @@ async fn connect_again(
     for id in shared.waiting.borrow_mut().take() {
         last.extend(over.error(&id));
     }
-    stdout.write(last).await.0.map_err(|error| NotAgain::EditorLeft(output_failed(&error)))?;
+    stdout.write(last).await.0.map_err(|error| ReconnectFailure::EditorLeft(output_failed(&error)))?;
     drop(writing);
     let round = shared.repeat.borrow_mut().next_round(was_answered, Instant::now());
     let connecting = async {
@@ -433,12 +433,12 @@ async fn connect_again(
         }
         loop {
             if Instant::now() >= round.until {
-                return Err(NotAgain::TooLate);
+                return Err(ReconnectFailure::TooLate);
             }
             match link::connect(options, backend, CONNECT_LIMIT).await {
                 Ok(link) => return Ok(link),
                 Err(failure) if !failure.may_pass() || Instant::now() + RETURN_EVERY >= round.until => {
-                    return Err(NotAgain::Failed(failure));
+                    return Err(ReconnectFailure::Failed(failure));
                 }
                 Err(_) => sleep(RETURN_EVERY).await,
             }
@@ -446,7 +446,7 @@ async fn connect_again(
     };
     let left = async {
         stdout.reader_gone().await;
-        Err(NotAgain::EditorLeft(exit::OK))
+        Err(ReconnectFailure::EditorLeft(exit::OK))
     };
     let (sink, source) = first(left, connecting).await?;
     let count = shared.repeat.borrow().count();

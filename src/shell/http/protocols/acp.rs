@@ -21,7 +21,7 @@ use crate::mcp::asked::Verb;
 use crate::mcp::write::{self, Manner, OwnFields};
 use crate::mcp::{Asked, Body, Fault, Kind, Message};
 use crate::scan::{member, string_in};
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::http::Http;
 use crate::shell::http::deliver::{Beginning, OutgoingLine};
 use crate::shell::http::exchange::{State, Unsent};
@@ -94,7 +94,7 @@ impl Protocol for Acp {
 
     fn post<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {
         let Body::One(message) = body else { return Err(no_batches()) };
-        let connection = &mut shell.reactor.connections[AsHttp(slot)];
+        let connection = &mut shell.reactor.connections[HttpSlot(slot)];
         connection.stream = 0;
         let asked = connection.incoming.asked.as_ref().ok_or_else(asked::unknown_connection)?;
         let id =
@@ -114,7 +114,7 @@ impl Protocol for Acp {
         if let Some((streams, id)) = streams.zip(id) {
             streams.ask(id, on);
         }
-        shell.reactor.connections[AsHttp(slot)].member = Some(client);
+        shell.reactor.connections[HttpSlot(slot)].member = Some(client);
         shell.await_answer(now, slot);
         shell.hand_over(now, slot, client, message, true);
         Ok(())
@@ -125,7 +125,7 @@ impl<I: Io> Shell<I> {
     /// Begins a connection with its first message, which is answered at once.
     fn begin_acp(&mut self, now: Moment, slot: usize, id: Id, message: Message) -> Result<(), Fault> {
         self.reactor.end_own_client(slot);
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[HttpSlot(slot)];
         let listener = connection.listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(asked::unknown_connection)?;
         let name: Box<str> = policy.new_id().map_err(Fault::busy)?.into();
@@ -135,7 +135,7 @@ impl<I: Io> Shell<I> {
         let client = self.add_member(now, slot, pool, Role::Acp(Box::new(Streams::new(name, id, slot))))?;
         self.reactor.timers.set(Timer::Session(client), Some(now.after(DETACHED)));
         self.reactor.visit(now, slot, Some(client));
-        self.reactor.connections[AsHttp(slot)].member = Some(client);
+        self.reactor.connections[HttpSlot(slot)].member = Some(client);
         self.await_answer(now, slot);
         self.hand_over(now, slot, client, message, false);
         Ok(())
@@ -143,7 +143,7 @@ impl<I: Io> Shell<I> {
 
     /// The connection that a request names, if it belongs to its sender.
     fn connection_asked(&self, slot: usize) -> Result<ClientKey, Fault> {
-        let connection = &self.reactor.connections[AsHttp(slot)];
+        let connection = &self.reactor.connections[HttpSlot(slot)];
         let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
         let unknown = |is_of_another_node| match is_of_another_node {
             true => asked::connection_of_another_node(),
@@ -159,7 +159,7 @@ impl<I: Io> Shell<I> {
 impl<I: Io> Reactor<I> {
     /// A GET reads a stream of a connection from now on.
     fn open_acp_stream(&mut self, now: Moment, slot: usize, client: ClientKey) -> Result<(), Fault> {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         let name = connection.incoming.asked.as_ref().and_then(|asked| asked.name.clone());
         let streams = self.http.streams(client).ok_or_else(asked::unknown_connection)?;
         connection.stream = streams.open(slot, name.as_deref())?;
@@ -184,7 +184,7 @@ impl<I: Io> Reactor<I> {
             self.report_sent(now, client, length);
             return self.dispatch(now, Input::ClientLeft(client));
         }
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         let (id, whole) = ((!outgoing.is_error).then_some(&*id), outgoing.whole());
         let manner = Manner { fields: &asked::FIELDS, ..connection.manner(id) };
         write::json_head(connection.outgoing.queue(), Status::Ok, &manner, whole.len());
@@ -217,7 +217,7 @@ impl<I: Io> Reactor<I> {
     /// A connection has gone, or its response is complete: it reads no stream of this client any more. `owed` bytes of what
     /// it had of the core's lines were not sent.
     fn detach_acp(&mut self, now: Moment, slot: usize, client: ClientKey, owed: usize) {
-        let stream = self.connections[AsHttp(slot)].stream;
+        let stream = self.connections[HttpSlot(slot)].stream;
         let detached = self.http.with_streams(client, |streams| {
             streams.detach(stream, slot);
             (streams.give_up(slot).is_some(), streams.is_in_use())
@@ -228,7 +228,7 @@ impl<I: Io> Reactor<I> {
             member.since = now;
             member.is_closing
         });
-        self.connections[AsHttp(slot)].stream = 0;
+        self.connections[HttpSlot(slot)].stream = 0;
         if !is_in_use {
             self.timers.set(Timer::Session(client), Some(now.after(self.http.detached_limit())));
         }
@@ -254,13 +254,13 @@ impl<I: Io> Reactor<I> {
     /// The client of a stream has half-closed, so it has gone: a client that reads closes nothing. What was not sent waits
     /// for the next reader.
     fn leave_acp_stream(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         let Some(client) = connection.member else { return self.close_http(now, slot) };
         if !connection.outgoing.is_empty() {
             return self.close_http(now, slot);
         }
         self.detach_acp(now, slot, client, 0);
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         connection.member = None;
         write::end_events(connection.outgoing.queue(), connection.incoming.is_old);
         self.begin_http_answer(now, slot);
@@ -322,7 +322,7 @@ impl ClientProtocol for Streams {
 
     /// What was sent is of lines, or, on a stream, of their events. What waits on the stream is sent next.
     fn sent<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, client: ClientKey, owed: usize) {
-        let stream = reactor.connections[AsHttp(slot)].stream;
+        let stream = reactor.connections[HttpSlot(slot)].stream;
         let of_lines = reactor.http.with_streams(client, |streams| match stream {
             0 => owed,
             number => streams.sent(number, owed),
@@ -332,7 +332,7 @@ impl ClientProtocol for Streams {
     }
 
     fn half_closed<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize) {
-        match reactor.connections[AsHttp(slot)].state {
+        match reactor.connections[HttpSlot(slot)].state {
             State::Events => reactor.leave_acp_stream(now, slot),
             _ => reactor.watch_half_closed(now, slot),
         }

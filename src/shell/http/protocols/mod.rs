@@ -22,7 +22,7 @@ use crate::kinds::Requests;
 use crate::mcp::asked::Verb;
 use crate::mcp::write::OwnFields;
 use crate::mcp::{Asked, Body, Fault, Session};
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
@@ -192,7 +192,7 @@ impl<I: Io> Reactor<I> {
     /// The protocol of a connection's requests.
     pub(super) fn protocol(&self, slot: usize) -> Requests {
         // A listener that has gone refuses its requests as those of MCP.
-        self.listeners.requests(self.connections[AsHttp(slot)].listener).unwrap_or(Requests::Mcp)
+        self.listeners.requests(self.connections[HttpSlot(slot)].listener).unwrap_or(Requests::Mcp)
     }
 
     /// Delivers a line to a client. False if nobody waits for it.
@@ -209,7 +209,7 @@ impl<I: Io> Reactor<I> {
 
     /// The response to a connection's request becomes a stream of events, before there is one.
     pub(super) fn begin_events_by_role(&mut self, now: Moment, slot: usize) {
-        let client = self.connections[AsHttp(slot)].member;
+        let client = self.connections[HttpSlot(slot)].member;
         let Some(member) = client.and_then(|client| self.http.members.get(client)) else {
             return self.begin_http_events(now, slot, &Beginning::default());
         };
@@ -219,7 +219,7 @@ impl<I: Io> Reactor<I> {
 
     /// A connection has sent so many bytes of the core's lines for its client.
     pub(super) fn sent_by_role(&mut self, now: Moment, slot: usize, owed: usize) {
-        let client = self.connections[AsHttp(slot)].member;
+        let client = self.connections[HttpSlot(slot)].member;
         let Some(member) = client.and_then(|client| self.http.members.get(client)) else { return };
         let client = member.client;
         by_role!(member.role, sent(self, now, slot, client, owed));
@@ -227,7 +227,7 @@ impl<I: Io> Reactor<I> {
 
     /// A connection that waits for an answer, or reads events, has half-closed.
     pub(super) fn half_closed_by_role(&mut self, now: Moment, slot: usize) {
-        let client = self.connections[AsHttp(slot)].member;
+        let client = self.connections[HttpSlot(slot)].member;
         let Some(member) = client.and_then(|client| self.http.members.get(client)) else {
             return self.close_http(now, slot);
         };

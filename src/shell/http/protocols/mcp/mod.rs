@@ -14,7 +14,7 @@ use crate::io::Io;
 use crate::mcp::asked::Verb;
 use crate::mcp::write::OwnFields;
 use crate::mcp::{Asked, Body, Fault, modern};
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::http::members::Member;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
@@ -33,7 +33,7 @@ impl Protocol for Mcp {
 
     /// A GET reads a stream of a session, and a DELETE ends it.
     fn ask<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, verb: Verb) -> Result<(), Fault> {
-        let asked = shell.reactor.connections[AsHttp(slot)].incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
+        let asked = shell.reactor.connections[HttpSlot(slot)].incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
         if asked.says_modern() {
             return Err(Fault::new(Status::MethodNotAllowed, format!("{MODERN} has POST alone")));
         }
@@ -42,7 +42,7 @@ impl Protocol for Mcp {
     }
 
     fn may_batch<I: Io>(shell: &mut Shell<I>, slot: usize) -> Result<(), Fault> {
-        let connection = &shell.reactor.connections[AsHttp(slot)];
+        let connection = &shell.reactor.connections[HttpSlot(slot)];
         let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
         modern::may_batch(asked)?;
         let says_so = says_batches(asked.version.as_deref());
@@ -55,14 +55,14 @@ impl Protocol for Mcp {
     }
 
     fn may_post<I: Io>(shell: &mut Shell<I>, slot: usize) -> Result<(), Fault> {
-        let asked = shell.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
+        let asked = shell.reactor.connections[HttpSlot(slot)].incoming.asked.as_ref();
         let Some(asked) = asked.filter(|asked| !asked.says_modern()) else { return Ok(()) };
         modern::check_legacy(asked)?;
         if asked.session.is_some() { shell.session_asked(slot).map(drop) } else { Ok(()) }
     }
 
     fn post<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {
-        let asked = shell.reactor.connections[AsHttp(slot)].incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
+        let asked = shell.reactor.connections[HttpSlot(slot)].incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
         let is_modern = match &body {
             Body::One(message) => modern::is_modern(asked, message)?,
             Body::Batch(messages) => modern::check_batch(asked, messages).map(|()| false)?,
@@ -86,7 +86,7 @@ impl Protocol for Mcp {
 impl<I: Io> Shell<I> {
     /// The pool that a request is for.
     fn pool_asked(&self, slot: usize) -> Result<PoolId, Fault> {
-        let connection = &self.reactor.connections[AsHttp(slot)];
+        let connection = &self.reactor.connections[HttpSlot(slot)];
         let (incoming, listener) = (&connection.incoming, connection.listener);
         let origin = &incoming.sender.origin;
         let pools = &self.reactor.workers.pools;

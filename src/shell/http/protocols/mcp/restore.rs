@@ -12,9 +12,9 @@ use crate::io::Io;
 use crate::mcp::{Fault, Kind, Message, Session};
 use crate::random;
 use crate::scan::{member, string_in};
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::http::deliver::OutgoingLine;
-use crate::shell::http::members::{Brought, Member, QueuedMessage, Restoring};
+use crate::shell::http::members::{Member, QueuedMessage, RequestContext, Restoring};
 use crate::shell::persistence::Persistence;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
@@ -49,7 +49,7 @@ impl<I: Io> Shell<I> {
     /// The session that a request names, if it is kept, is the sender's, and has no client here.
     fn kept_asked(&self, slot: usize) -> Option<RestoredSession> {
         let Reactor { connections, http, persistence, workers, clock, .. } = &self.reactor;
-        let connection = &connections[AsHttp(slot)];
+        let connection = &connections[HttpSlot(slot)];
         let (asked, origin) = (connection.incoming.asked.as_ref()?, &connection.incoming.sender.origin);
         // One that is being closed takes nothing any more.
         let is_here = |id: &str| http.members.named(id).is_some_and(|member| !member.is_closing);
@@ -100,7 +100,7 @@ impl<I: Io> Shell<I> {
             pool = kept.pool,
             "a session of an earlier daemon continues: a worker is sent its initialize again"
         );
-        self.reactor.http.queue_message(client, initialize, Brought::default(), None);
+        self.reactor.http.queue_message(client, initialize, RequestContext::default(), None);
         self.present_queued(now, client);
         Ok(())
     }
@@ -160,7 +160,7 @@ impl<I: Io> Reactor<I> {
                 member.push_front(QueuedMessage {
                     message,
                     waiter: None,
-                    brought: Brought::default(),
+                    brought: RequestContext::default(),
                     offered: 0,
                     taken: 0,
                 });

@@ -14,7 +14,7 @@ use crate::io::Io;
 use crate::mcp::asked::Takes;
 use crate::mcp::{Fault, Kind, Message, modern};
 use crate::scan::{member, string_in};
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::HttpSlot;
 use crate::shell::http::deliver::{Beginning, EventText, OutgoingLine};
 use crate::shell::http::exchange::{Exchange, State, Unsent};
 use crate::shell::http::members::{Member, Modern, Role, RoleData};
@@ -42,7 +42,7 @@ impl<I: Io> Shell<I> {
             return Err(self.legacy_server(pool, &message));
         }
         let Reactor { connections, http, .. } = &mut self.reactor;
-        let connection = &mut connections[AsHttp(slot)];
+        let connection = &mut connections[HttpSlot(slot)];
         let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
         modern::check(asked, &message)?;
         if era.is_none() {
@@ -58,7 +58,7 @@ impl<I: Io> Shell<I> {
 
     /// Passes a message of 2026-07-28 to the core.
     fn give_modern(&mut self, now: Moment, slot: usize, pool: PoolId, message: Message) -> Result<(), Fault> {
-        if self.reactor.connections[AsHttp(slot)].takes() == Takes::JsonAlone
+        if self.reactor.connections[HttpSlot(slot)].takes() == Takes::JsonAlone
             && *message.method() == *b"subscriptions/listen"
         {
             return Err(needs_events("subscriptions/listen"));
@@ -69,7 +69,7 @@ impl<I: Io> Shell<I> {
         let worker = state.and_then(|state| http.mcp.states.worker(&state));
         self.bus.prefer_worker(client, worker);
         let is_request = message.kind() == Kind::Request;
-        connections[AsHttp(slot)].asks = message.id().filter(|_| is_request).and_then(|id| Id::parse(id).ok());
+        connections[HttpSlot(slot)].asks = message.id().filter(|_| is_request).and_then(|id| Id::parse(id).ok());
         self.await_answer(now, slot);
         self.hand_over(now, slot, client, message, !is_request);
         Ok(())
@@ -78,7 +78,7 @@ impl<I: Io> Shell<I> {
     /// The client for a connection's self-contained requests.
     fn modern_member(&mut self, now: Moment, slot: usize, pool: PoolId) -> Result<ClientKey, Fault> {
         let Reactor { connections, http, .. } = &mut self.reactor;
-        let connection = &connections[AsHttp(slot)];
+        let connection = &connections[HttpSlot(slot)];
         let names = &connection.incoming.sender.origin.names;
         let is_it = |member: &&mut Member| {
             member.is_of_one_connection() && !member.is_closing && member.pool == pool && member.is_of(names)
@@ -91,7 +91,7 @@ impl<I: Io> Shell<I> {
         }
         self.reactor.end_own_client(slot);
         let client = self.add_member(now, slot, pool, Role::Modern(Modern { connection: slot }))?;
-        self.reactor.connections[AsHttp(slot)].member = Some(client);
+        self.reactor.connections[HttpSlot(slot)].member = Some(client);
         Ok(client)
     }
 

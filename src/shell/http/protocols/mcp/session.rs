@@ -18,7 +18,7 @@ use crate::mcp::session::{self, Delivery, MOST_REQUESTS, Resumed};
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Body, Fault, Kind, Message, Session};
 use crate::scan::{decoded, member, string_in};
-use crate::shell::connections::{AsHttp, Connections};
+use crate::shell::connections::{Connections, HttpSlot};
 use crate::shell::http::Http;
 use crate::shell::http::deliver::{Beginning, EventText, OutgoingLine};
 use crate::shell::http::exchange::{Exchange, Replay, State, Unsent};
@@ -47,7 +47,7 @@ impl Member {
 impl Http {
     /// The session of a connection's request, if it has one.
     fn session_of(&mut self, connections: &Connections, slot: usize) -> Option<&mut Session> {
-        self.members.get_mut(connections[AsHttp(slot)].member?)?.session()
+        self.members.get_mut(connections[HttpSlot(slot)].member?)?.session()
     }
 
     /// The session that keeps most events.
@@ -93,10 +93,10 @@ impl<I: Io> Shell<I> {
         initialize: &[u8],
     ) -> Result<ClientKey, Fault> {
         self.reactor.end_own_client(slot);
-        let listener = self.reactor.connections[AsHttp(slot)].listener;
+        let listener = self.reactor.connections[HttpSlot(slot)].listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
         let name: Box<str> = policy.new_id().map_err(Fault::busy)?.into();
-        let names = &self.reactor.connections[AsHttp(slot)].incoming.sender.origin.names;
+        let names = &self.reactor.connections[HttpSlot(slot)].incoming.sender.origin.names;
         let (at, of) = (&self.reloads.running.listeners[listener.index()], &self.reactor.workers.pools[pool.index()]);
         let record = self.reactor.persistence.begins(&name, names, of, at, initialize);
         let client = self.add_session(now, slot, pool, Session::new(name, Some(id)))?;
@@ -136,7 +136,7 @@ impl<I: Io> Shell<I> {
             false => self.session_asked(slot)?,
         };
         let Reactor { connections, http, persistence, .. } = &mut self.reactor;
-        let connection = &mut connections[AsHttp(slot)];
+        let connection = &mut connections[HttpSlot(slot)];
         let version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.as_deref());
         let Some(at) = http.members.get_mut(client) else { return Err(Fault::no_session()) };
         at.since = now;
@@ -167,7 +167,7 @@ impl<I: Io> Shell<I> {
             Body::Batch(mut messages) => {
                 let last = messages.pop();
                 let Reactor { connections, http, .. } = &mut self.reactor;
-                let brought = connections[AsHttp(slot)].incoming.brought();
+                let brought = connections[HttpSlot(slot)].incoming.brought();
                 messages.into_iter().for_each(|message| http.queue_message(client, message, brought.clone(), None));
                 last.into_iter().for_each(|message| self.hand_over(now, slot, client, message, !has_requests));
             }
@@ -178,7 +178,7 @@ impl<I: Io> Shell<I> {
     /// The session that a request names, if it belongs to its sender.
     pub(super) fn session_asked(&mut self, slot: usize) -> Result<ClientKey, Fault> {
         self.restore_asked(slot)?;
-        let connection = &self.reactor.connections[AsHttp(slot)];
+        let connection = &self.reactor.connections[HttpSlot(slot)];
         let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
         let missing = "the request names no session (Mcp-Session-Id); begin with initialize";
         let id = id.ok_or_else(|| Fault::new(Status::BadRequest, missing))?;
@@ -205,7 +205,7 @@ impl<I: Io> Shell<I> {
     /// Opens or resumes the stream of a session.
     pub(super) fn http_get(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
         let client = self.session_asked(slot)?;
-        let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
+        let asked = self.reactor.connections[HttpSlot(slot)].incoming.asked.as_ref();
         let bad = || Fault::new(Status::BadRequest, "Last-Event-ID is not one that this session has sent");
         // A client that has received no event may send an empty id.
         let last_event = asked.and_then(|asked| asked.last_event.as_deref()).filter(|text| !text.is_empty());
@@ -245,7 +245,7 @@ impl<I: Io> Reactor<I> {
         }
         let is_first = answered.is_some() && session.initialize == answered;
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind)?;
-        let is_sent_whole = match connection.map_or(Takes::Either, |at| self.connections[AsHttp(at)].takes()) {
+        let is_sent_whole = match connection.map_or(Takes::Either, |at| self.connections[HttpSlot(at)].takes()) {
             Takes::Either => !(session.primes() && SENT_AS_EVENT.contains(&outgoing.len())),
             Takes::Json | Takes::JsonAlone => true,
             Takes::Events => false,
@@ -288,9 +288,9 @@ impl<I: Io> Reactor<I> {
         let connection = connection?;
         if is_whole {
             self.answer_whole(now, connection, Status::Ok, outgoing, header.as_deref());
-            self.connections[AsHttp(connection)].outgoing.whole = Some(id);
+            self.connections[HttpSlot(connection)].outgoing.whole = Some(id);
         } else if let Some(event) = event {
-            if self.connections[AsHttp(connection)].state == State::Waiting {
+            if self.connections[HttpSlot(connection)].state == State::Waiting {
                 self.begin_session_events(now, connection, header.as_deref(), id.place - 1);
             }
             self.queue_event(now, connection, Some(id), EventText::Shared(event), is_last);
@@ -319,7 +319,7 @@ impl<I: Io> Reactor<I> {
     /// A response becomes a stream of events of its session, which has had `place` of them. It gives out the `id` of the
     /// session if that is given, or if the answer to `initialize` has not come.
     fn begin_session_events(&mut self, now: Moment, slot: usize, id: Option<&str>, place: u32) {
-        let stream = self.connections[AsHttp(slot)].stream;
+        let stream = self.connections[HttpSlot(slot)].stream;
         let Some(session) = self.http.session_of(&self.connections, slot) else {
             return self.begin_http_events(now, slot, &Beginning::default());
         };
@@ -368,11 +368,11 @@ impl<I: Io> Reactor<I> {
         if let Some(old) = old.filter(|old| *old != slot) {
             self.end_stream(now, old);
         }
-        let connection = &mut self.connections[AsHttp(slot)];
+        let connection = &mut self.connections[HttpSlot(slot)];
         (connection.member, connection.stream) = (Some(client), stream);
         self.begin_session_events(now, slot, None, place);
         if is_lost {
-            let connection = &mut self.connections[AsHttp(slot)];
+            let connection = &mut self.connections[HttpSlot(slot)];
             let is_old = connection.incoming.is_old;
             write::comment(
                 connection.outgoing.queue(),
@@ -397,7 +397,7 @@ impl<I: Io> Reactor<I> {
         }
         let goes_on = session.goes_on(stream);
         if !replay.is_empty() {
-            self.connections[AsHttp(slot)].outgoing.replay = Some(Box::new(replay));
+            self.connections[HttpSlot(slot)].outgoing.replay = Some(Box::new(replay));
         }
         if !goes_on {
             self.end_http_events(now, slot);
@@ -415,7 +415,7 @@ impl<I: Io> Reactor<I> {
         let cut: Vec<usize> =
             self.connections.all_http().filter(|(slot, _, it)| is_one(*slot, it)).map(|(slot, ..)| slot).collect();
         for slot in cut {
-            let replay = &mut self.connections[AsHttp(slot)].outgoing.replay;
+            let replay = &mut self.connections[HttpSlot(slot)].outgoing.replay;
             let Some(replay) = replay.take_if(|replay| !replay.is_amid_event()) else {
                 self.close_http(now, slot);
                 continue;
@@ -456,7 +456,7 @@ impl<I: Io> Reactor<I> {
             // No event begins it: nothing will come that it could be resumed for.
             self.begin_http_events(now, slot, &Beginning::default());
         }
-        if self.connections[AsHttp(slot)].state == State::Events {
+        if self.connections[HttpSlot(slot)].state == State::Events {
             self.end_http_events(now, slot);
         }
     }
@@ -508,7 +508,7 @@ impl ClientProtocol for Session {
     }
 
     fn begin_events<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, _client: ClientKey) {
-        let stream = reactor.connections[AsHttp(slot)].stream;
+        let stream = reactor.connections[HttpSlot(slot)].stream;
         let place = reactor.http.session_of(&reactor.connections, slot).map_or(0, |session| session.place(stream));
         reactor.begin_session_events(now, slot, None, place);
     }
@@ -516,7 +516,7 @@ impl ClientProtocol for Session {
     /// It still gets its answers; but the client of a GET stream has gone, and will return for undelivered events. Whether
     /// one that awaits its session has gone is asked at once: the session would be nobody's, and have a worker.
     fn half_closed<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize) {
-        let connection = &reactor.connections[AsHttp(slot)];
+        let connection = &reactor.connections[HttpSlot(slot)];
         let (state, stream) = (connection.state, connection.stream);
         let is_get = connection.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
         if state == State::Events && is_get {

@@ -20,7 +20,7 @@ use super::log_line::{self, Entry, LineFormat};
 use super::stderr::{LINES_PER_SEC, LogItem};
 use crate::bus::port::{Origin, Place, Reason};
 use crate::bus::report::{Report, WorkerName};
-use crate::bus::stats::Account;
+use crate::bus::stats::ConnectionStats;
 use crate::config::{self, Log, LogFormat, LogLevel};
 use crate::error::StartError;
 
@@ -411,7 +411,7 @@ pub(super) fn add_origin(entry: &mut Entry, origin: &Origin) {
     }
 }
 
-fn add_account(entry: &mut Entry, account: &Account) {
+fn add_account(entry: &mut Entry, account: &ConnectionStats) {
     if let Some(why) = account.why {
         entry.text("why", why);
     }

@@ -184,7 +184,7 @@ impl Gather {
 
 /// How much memory to take if the last chunk is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum ChunkSize {
     /// Ample, for an output that grows.
     Ample,
     /// Little: for a frame's header, whose line may be held elsewhere.
@@ -206,21 +206,21 @@ impl Outbox {
         if self.dropping_line {
             return Err(self.drop_bytes(bytes.len(), bytes));
         }
-        self.push_bytes(bytes, Room::Ample, buffers).map_err(|pushed| {
+        self.push_bytes(bytes, ChunkSize::Ample, buffers).map_err(|pushed| {
             let begun = self.drop_line(buffers);
             self.drop_bytes(begun + bytes.len() - pushed, bytes)
         })
     }
 
     /// Appends a copy of the bytes, whatever they are part of. If memory runs out, returns how many were copied.
-    pub(super) fn push_bytes(&mut self, bytes: &[u8], room: Room, buffers: &mut Buffers) -> Result<(), usize> {
+    pub(super) fn push_bytes(&mut self, bytes: &[u8], room: ChunkSize, buffers: &mut Buffers) -> Result<(), usize> {
         let mut rest = bytes;
         while !rest.is_empty() {
             if !matches!(self.queue.segments.back(), Some(Segment::Chunk { block, end, .. }) if *end < block.capacity())
             {
                 // A worker's input is written from registered memory; a client's starts small.
                 let block = match self.queue.segments.len() {
-                    _ if room == Room::Scant => buffers.take_small(),
+                    _ if room == ChunkSize::Scant => buffers.take_small(),
                     _ if !self.begins_small => buffers.take_registered_chunk(),
                     0 => buffers.take_small(),
                     1 => buffers.take_medium(),

@@ -110,7 +110,7 @@ const LONGEST_RETRY: Duration = Duration::from_millis(640);
 
 /// The state of an output that may be full.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct WriteRetry {
     /// The size in bytes of the write in flight, or of the last one.
     pub asked: usize,
     /// Set if there was no room for the last one.
@@ -126,7 +126,7 @@ struct Retry {
     at: Option<Moment>,
 }
 
-impl Room {
+impl WriteRetry {
     /// Records how many bytes were written. True if that is all of them.
     pub(super) fn took(&mut self, bytes: usize) -> bool {
         if self.retry.as_ref().is_some_and(|retry| retry.at.is_none()) {
@@ -230,7 +230,7 @@ pub(super) struct Transport {
     /// It is among the outputs that have something to write.
     pub is_dirty: bool,
     /// The state of its output when that has no room.
-    pub room: Room,
+    pub room: WriteRetry,
     /// When it is looked after next, by what it speaks. Its timer may expire earlier, and is then set again.
     pub deadline: Option<Moment>,
     /// Received lines that are not consumed.
@@ -249,7 +249,7 @@ impl Transport {
             half: HalfClose::default(),
             state: State::default(),
             is_dirty: false,
-            room: Room::default(),
+            room: WriteRetry::default(),
             deadline: None,
         }
     }
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_write_without_room_is_retried_ever_later_until_something_was_written() {
-        let (mut room, now) = (Room { asked: 10, ..Room::default() }, Moment(0));
+        let (mut room, now) = (WriteRetry { asked: 10, ..WriteRetry::default() }, Moment(0));
         assert!(room.took(10) && !room.waits());
         let mut delays = Vec::new();
         for _ in 0..8 {

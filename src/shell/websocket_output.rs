@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::RawFd;
 
-use super::outbox::{HOLD, Outbox, Room, Storage};
+use super::outbox::{ChunkSize, HOLD, Outbox, Storage};
 use crate::io::Submission;
 use crate::io::buffers::Buffers;
 use crate::websocket::encode;
@@ -76,7 +76,7 @@ impl WebSocketOutput {
                     outbox.hold_bytes(storage.clone(), begin + line.start, begin + line.end);
                     Ok(())
                 }
-                _ => outbox.push_bytes(&bytes[line], Room::Ample, buffers),
+                _ => outbox.push_bytes(&bytes[line], ChunkSize::Ample, buffers),
             };
             self.push_frame(outbox, length, buffers, push)
                 .map_err(|begun| outbox.drop_bytes(begun + bytes.len() - at, bytes))?;
@@ -101,8 +101,8 @@ impl WebSocketOutput {
             pushed += result.err().unwrap_or(all);
             result.is_ok()
         };
-        let is_queued = count(outbox.push_bytes(&head, Room::Scant, buffers), head.len())
-            && count(outbox.push_bytes(&begun, Room::Ample, buffers), begun.len())
+        let is_queued = count(outbox.push_bytes(&head, ChunkSize::Scant, buffers), head.len())
+            && count(outbox.push_bytes(&begun, ChunkSize::Ample, buffers), begun.len())
             && count(push(outbox, buffers), length);
         if !is_queued {
             outbox.take_back(pushed, buffers);

@@ -390,7 +390,7 @@ pub(super) fn evict_detached(ctx: &mut Ctx, fleet: FleetId, asker: Source) -> bo
 /// had the worker, but no connection. One that has just got it may have a request that has waited for it.
 fn eviction_victim(ctx: &Ctx, fleet: FleetId, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
     let workers = || ctx.workers.iter().filter(|(_, worker)| worker.fleet() == fleet);
-    let owners = || workers().filter_map(|(_, it)| Some((it.owner()?, it.claim().since())));
+    let owners = || workers().filter_map(|(_, it)| Some((it.owner()?, it.ownership().since())));
     let sources = owners().filter_map(|(owner, _)| Some(ctx.clients.identity(owner)?.origin.source()));
     let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
     sources.for_each(|source| *counts.entry(source).or_default() += 1);

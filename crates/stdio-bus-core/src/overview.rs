@@ -11,7 +11,7 @@ use super::pool_stats::{PoolStats, ReasonCounts};
 use super::report::{Reason, WorkerName};
 use super::requests::Request;
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
-use super::stats::Account;
+use super::stats::ConnectionStats;
 pub use super::timeouts::Questions;
 use super::worker::{Worker, WorkerState};
 use crate::ctx::Ctx;
@@ -72,7 +72,7 @@ pub struct ClientRow {
     pub listener: ListenerId,
     pub origin: Rc<Origin>,
     /// Its traffic so far.
-    pub account: Account,
+    pub account: ConnectionStats,
     /// `open`, `half_closed` or `closing`.
     pub state: &'static str,
     /// Requests, sessions and bytes.
@@ -201,7 +201,7 @@ fn wait_for_own_worker(fleets: &Fleets, ctx: &Ctx, now: Moment, key: ClientKey, 
     }
     let starts = |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
     let worker = client.assigned().iter().map(|(_, worker)| *worker).find(starts)?;
-    let since = ctx.workers.get(worker)?.claim().since();
+    let since = ctx.workers.get(worker)?.ownership().since();
     let whom = name_of(ctx, Peer::Worker(worker))?;
     Some(WaitsFor { whom, what: "its first answer", time: now.since(since) })
 }

@@ -4,7 +4,7 @@ use alloc::rc::Rc;
 use alloc::string::String;
 
 use super::origin::Origin;
-use super::stats::Account;
+use super::stats::ConnectionStats;
 use crate::index::PoolId;
 
 /// The level of a report (spec, appendix C).
@@ -193,7 +193,7 @@ pub struct Report {
     /// Who that client is.
     pub origin: Option<Rc<Origin>>,
     /// That client's account, if it has left.
-    pub account: Option<Account>,
+    pub account: Option<ConnectionStats>,
     /// The worker, if one is concerned.
     pub worker: Option<WorkerName>,
     /// The request id as written, if a request is concerned: a token of JSON.

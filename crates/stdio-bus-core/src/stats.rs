@@ -42,7 +42,7 @@ pub struct Stats {
 
 /// The account of a client connection: how long it lasted, its traffic, and why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct ConnectionStats {
     /// Time since it connected.
     pub lasted: Duration,
     pub traffic: Traffic,

@@ -216,13 +216,13 @@ pub(super) fn tick_probation(ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
 
 /// Reports a client that waits for the first answer of its own worker. Returns when to check again.
 pub(super) fn tick_first_answer(ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
-    let worker = ctx.workers.get_mut(key).filter(|worker| !worker.claim.reported_wait())?;
-    let (owner, claimed, started) = (worker.owner()?, worker.claim.since(), worker.process.started());
+    let worker = ctx.workers.get_mut(key).filter(|worker| !worker.ownership.reported_wait())?;
+    let (owner, claimed, started) = (worker.owner()?, worker.ownership.since(), worker.process.started());
     let due = claimed.after(FIRST_ANSWER);
     if due > ctx.time.now() {
         return Some(due);
     }
-    worker.claim.set_reported_wait();
+    worker.ownership.set_reported_wait();
     if worker.starts_for().is_some() {
         let (waited, ran) = (ctx.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
         ctx.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {

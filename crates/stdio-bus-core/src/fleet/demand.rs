@@ -408,7 +408,7 @@ fn idle_since(ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, key: WorkerKey)
         Some((since, _)) if asked >= since => Some(asked.max(spoke)),
         // It was sent only what needs no answer.
         Some(_) => Some(ctx.time.now()),
-        None => Some(asked.max(spoke).max(worker.claim.since()).max(worker.process.started())),
+        None => Some(asked.max(spoke).max(worker.ownership.since()).max(worker.process.started())),
     };
     let worker = ctx.workers.get_mut(key)?;
     worker.lifetime.note_idle(since.map(|since| (since, sent)));

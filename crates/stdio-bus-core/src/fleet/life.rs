@@ -30,9 +30,9 @@ use crate::usage::note_worker;
 
 /// What an event has made of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
+pub(crate) enum StepOutcome {
     /// It is still there.
-    GoesOn,
+    Continues,
     /// It has exited, and its last line was read.
     Gone,
 }
@@ -161,7 +161,7 @@ impl Bus {
 
     /// Applies the state table of `worker.rs`, and ends a worker that is gone.
     pub(crate) fn step(&mut self, key: WorkerKey, event: WorkerEvent) {
-        if step_worker(&mut self.ctx, key, event) == Life::Gone {
+        if step_worker(&mut self.ctx, key, event) == StepOutcome::Gone {
             self.finish_worker(key);
         }
     }
@@ -207,7 +207,7 @@ impl Bus {
     fn close_owner(&mut self, key: WorkerKey, is_notified: bool) {
         let Some(worker) = self.ctx.workers.get(key) else { return };
         // A worker that could not be started has negotiated nothing.
-        let Some(owner) = worker.owner().filter(|_| worker.has_run() && !worker.claim.is_left()) else { return };
+        let Some(owner) = worker.owner().filter(|_| worker.has_run() && !worker.ownership.is_left()) else { return };
         // The shutdown closes its clients in its own time; a client that is being closed has a reason already.
         let keeps_connection = self.ctx.clients.phase(owner).is_none_or(|phase| phase >= Phase::Refusing)
             || self.ctx.clients.mcp(owner).borrows;
@@ -218,7 +218,7 @@ impl Bus {
             self.ctx.report_request(Reason::OwnWorkerReplaced, [Some(owner.into()), Some(key.into())], || {
                 (None, "the client's own worker has ended before its first answer; the client gets another one".into())
             });
-            self.ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.claim.leave());
+            self.ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.ownership.leave());
             return self.ctx.clients.unassign(owner, key);
         }
         self.ctx.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
@@ -382,21 +382,21 @@ pub(crate) fn kill_workers(ctx: &mut Ctx) {
     for key in ctx.workers.keys() {
         if ctx.workers.get(key).is_some_and(is_there) {
             let life = step_worker(ctx, key, WorkerEvent::Timer);
-            debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
+            debug_assert_eq!(life, StepOutcome::Continues, "a worker is gone once it is reaped");
         }
     }
 }
 
 /// Applies the state table of `worker.rs`.
 #[cold]
-fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: WorkerEvent) -> Life {
-    let Some(worker) = ctx.workers.get_mut(key) else { return Life::GoesOn };
+fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: WorkerEvent) -> StepOutcome {
+    let Some(worker) = ctx.workers.get_mut(key) else { return StepOutcome::Continues };
     let action = worker.process.step(event);
     let (is_there, drained) = (worker.process.is_there(), worker.process.is_drained());
     let leaves_by = worker.lifetime.leaves_by().filter(|_| action == Action::EndInput).unwrap_or(Moment::NEVER);
     ctx.workers_changed = true;
     let lasts = match action {
-        Action::None => return Life::GoesOn,
+        Action::None => return StepOutcome::Continues,
         Action::EndInput | Action::Terminate | Action::Kill => ctx.settings.limits.drain_timeout,
         Action::Await | Action::ReadRest | Action::Finish => GRACE,
     };
@@ -419,11 +419,11 @@ fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: WorkerEvent) -> Life {
             });
             ctx.out.push(Effect::Signal { worker: key, signal: Signal::Kill });
         }
-        Action::ReadRest if drained => return Life::Gone,
-        Action::Finish => return Life::Gone,
+        Action::ReadRest if drained => return StepOutcome::Gone,
+        Action::Finish => return StepOutcome::Gone,
         Action::None | Action::Await | Action::ReadRest | Action::Kill => {}
     }
-    Life::GoesOn
+    StepOutcome::Continues
 }
 
 /// Ends a worker that is not needed any more: it gets the end of its stdin behind all that it has not read yet, and a
@@ -433,7 +433,7 @@ pub(crate) fn end_worker(ctx: &mut Ctx, key: WorkerKey) {
     worker.process.dismiss();
     let fleet = worker.fleet;
     let life = step_worker(ctx, key, WorkerEvent::Leave);
-    debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
+    debug_assert_eq!(life, StepOutcome::Continues, "a worker is gone once it is reaped");
     // Those that ignore the end of their stdin do not pile up. Those that end together have their time together.
     let until = |key: WorkerKey| ctx.workers.get(key).and_then(|worker| worker.process.timer());
     let is_ending = |worker: &Worker| worker.fleet == fleet && worker.process.state() == WorkerState::Ending;
@@ -451,7 +451,7 @@ pub(crate) fn stop_worker(ctx: &mut Ctx, key: WorkerKey) {
     let Some(worker) = ctx.workers.get_mut(key) else { return };
     worker.process.dismiss();
     let life = step_worker(ctx, key, WorkerEvent::Stop);
-    debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
+    debug_assert_eq!(life, StepOutcome::Continues, "a worker is gone once it is reaped");
 }
 
 /// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first

@@ -3,7 +3,7 @@
 //! `worker.rs` has the row of a worker and its state machine, and says which module writes which part of the row.
 //! `life.rs` carries out its actions, `answering.rs` watches workers that do not answer, and `health.rs` those that say
 //! nothing at all. `pool.rs` fills slots, as `restart.rs` allows, and `queue.rs` makes clients wait. `rollout.rs`
-//! replaces workers in turn, `claim.rs` says whose they are. `pause.rs` has what the operator stops for a while,
+//! replaces workers in turn, `ownership.rs` says whose they are. `pause.rs` has what the operator stops for a while,
 //! `demand.rs` the pools that are asleep while nobody asks, `growth.rs` those that have more workers while all are
 //! busy, `trial.rs` the new workers that have still to show that they work. `balancer.rs` has the groups of workers,
 //! `admission.rs` the listeners and the sources of their clients. `readiness.rs` is what load balancers see.
@@ -17,13 +17,13 @@
 pub mod admission;
 pub(crate) mod answering;
 pub(crate) mod balancer;
-pub(crate) mod claim;
 pub(crate) mod demand;
 pub mod eras;
 pub(crate) mod growth;
 pub(crate) mod health;
 pub(crate) mod life;
 pub(crate) mod lifetime;
+pub(crate) mod ownership;
 pub(crate) mod pause;
 pub(crate) mod pool;
 pub(crate) mod queue;

@@ -83,7 +83,7 @@ pub(super) enum Placement {
 /// How far a fleet is needed. A pool of an MCP listener has one for clients of either era. The workers that are started
 /// with the daemon may go to either: the first client that needs one decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum FleetUse {
     /// It was not needed yet, and the workers that its pool has started are in the fleet of the other era: it starts none.
     Rests,
     /// It was not needed yet. Its workers may go to the fleet of the other era; one for clients of 2026-07-28 is asked whether
@@ -111,7 +111,7 @@ pub(crate) struct Fleet {
     /// One per instance, or per possible worker where a pool grows or lends; in a dedicated pool, one per warm spare.
     pub(in crate::fleet) slots: Vec<WorkerSlot>,
     /// Whether it is needed.
-    pub(in crate::fleet) need: Need,
+    pub(in crate::fleet) need: FleetUse,
     /// Its pool is removed from the configuration, and no client uses it.
     pub(in crate::fleet) is_released: bool,
     /// It has no workers until a line needs one.
@@ -138,7 +138,7 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// A fleet without workers.
-    fn new(pool: &settings::Pool, id: FleetId, need: Need) -> Self {
+    fn new(pool: &settings::Pool, id: FleetId, need: FleetUse) -> Self {
         Self {
             id,
             slots: (0..pool.slots(id.era)).map(|_| WorkerSlot::default()).collect(),
@@ -165,17 +165,17 @@ impl Fleet {
 
     /// Whether clients use it. There is a worker for its first one elsewhere, or none at all.
     pub(crate) fn is_used(&self) -> bool {
-        self.need == Need::Used
+        self.need == FleetUse::Used
     }
 
     /// Whether the workers of its pool are in the fleet of the other era.
     pub(crate) fn rests(&self) -> bool {
-        self.need == Need::Rests
+        self.need == FleetUse::Rests
     }
 
     /// Whether it has a worker only to be asked, beside those of the other era (`eras/discovery.rs`).
     fn is_asked_beside(&self) -> bool {
-        self.id.era == Era::Modern && self.need == Need::Undecided
+        self.id.era == Era::Modern && self.need == FleetUse::Undecided
     }
 
     /// The slots whose workers were taken out may be filled again.
@@ -233,8 +233,8 @@ pub(crate) struct Pool {
 impl Pool {
     fn new(pool: &settings::Pool, id: PoolId, has_both: bool) -> Self {
         let (legacy, modern) = match has_both {
-            true => (Need::Undecided, Some(Fleet::new(pool, id.of(Era::Modern), Need::Rests))),
-            false => (Need::Used, None),
+            true => (FleetUse::Undecided, Some(Fleet::new(pool, id.of(Era::Modern), FleetUse::Rests))),
+            false => (FleetUse::Used, None),
         };
         Self {
             fleets: [Some(Fleet::new(pool, id.of(Era::Legacy), legacy)), modern],
@@ -327,7 +327,8 @@ impl Pools {
                     }
                     // An MCP listener offers it from now on.
                     if has_both && !stays.has_both() {
-                        stays.fleets[Era::Modern as usize] = Some(Fleet::new(pool, id.of(Era::Modern), Need::Rests));
+                        stays.fleets[Era::Modern as usize] =
+                            Some(Fleet::new(pool, id.of(Era::Modern), FleetUse::Rests));
                         stays.discovery = Some(Discovery::default());
                     }
                     stays
@@ -521,7 +522,7 @@ impl Fleet {
     fn on_taken_end(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let process = &worker.process;
         let is_taken = worker.owner().is_some() && !process.is_unwanted();
-        let has_ended_soon = process.ended_by_itself() && ctx.time.now().since(worker.claim.since()) < LASTS;
+        let has_ended_soon = process.ended_by_itself() && ctx.time.now().since(worker.ownership.since()) < LASTS;
         // With what is its client's own it may fail for no other.
         let is_personal = ctx.settings.pools[self.id].personal;
         let is_failure = is_taken && !is_personal && (has_ended_soon || process.cause() == Some(Reason::StartTimeout));
@@ -585,7 +586,7 @@ impl Fleets {
             return None;
         };
         let taken = ctx.workers.get_mut(worker)?;
-        taken.claim.take(client, ctx.time.now());
+        taken.ownership.take(client, ctx.time.now());
         if !lends {
             self.count_turn(ctx, client, worker);
             self.fill_slots(ctx, fleet);

@@ -397,7 +397,7 @@ impl WorkerQueue {
         let Some(source) = ctx.clients.identity(key).map(|client| client.origin.source()) else { return };
         let claimed = |worker: WorkerKey| {
             let worker = ctx.workers.get(worker).filter(|worker| worker.owner() == Some(key))?;
-            (!worker.answering.has_answered()).then_some(worker.claim.since())
+            (!worker.answering.has_answered()).then_some(worker.ownership.since())
         };
         if let Some(last) = ctx.clients.workers_of(key).filter_map(claimed).max() {
             self.slow_down(ctx.time.now(), source, last);

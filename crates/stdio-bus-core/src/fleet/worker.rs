@@ -5,9 +5,9 @@
 use core::time::Duration;
 
 use super::answering::Answering;
-use super::claim::Claim;
 use super::health::Health;
 use super::lifetime::Lifetime;
+use super::ownership::WorkerOwnership;
 use crate::bad_output::BadLines;
 use crate::fleet::eras::discovery::ProbeState;
 use crate::fleet::eras::greeting::Greeting;
@@ -364,7 +364,7 @@ impl Creating {
 /// |---|---|---|
 /// | `fleet`, `name` | `pool.rs` at its start; `eras/mod.rs` when a fleet is handed over | whose clients it serves |
 /// | `process` | this file, asked by `pool.rs`, `life.rs` and `rollout.rs` | its state, and why it ends |
-/// | `claim` | `claim.rs`, asked by `pool.rs`, `life.rs`, `answering.rs`, `eras/lending.rs` and `router/client.rs` | whose it is, and since when |
+/// | `ownership` | `ownership.rs`, asked by `pool.rs`, `life.rs`, `answering.rs`, `eras/lending.rs` and `router/client.rs` | whose it is, and since when |
 /// | `question` | `eras/discovery.rs` | whether it was asked for its era |
 /// | `greeting` | `eras/opening.rs` | the `initialize` of clients |
 /// | `lifetime` | `lifetime.rs`, asked by `answering.rs`, `rollout.rs`, `reload.rs` and `life.rs` | how long it stays |
@@ -386,7 +386,7 @@ pub(crate) struct Worker {
     /// Its process.
     pub(in crate::fleet) process: Process,
     /// The client it belongs to alone, in a dedicated pool.
-    pub(in crate::fleet) claim: Claim,
+    pub(in crate::fleet) ownership: WorkerOwnership,
     /// Whether it was sent `server/discover`.
     pub(in crate::fleet) question: ProbeState,
     /// What its updates mean.
@@ -438,13 +438,13 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(crate) fn claim(&self) -> &Claim {
-        &self.claim
+    pub(crate) fn ownership(&self) -> &WorkerOwnership {
+        &self.ownership
     }
 
     #[inline(always)]
-    pub(crate) fn claim_mut(&mut self) -> &mut Claim {
-        &mut self.claim
+    pub(crate) fn ownership_mut(&mut self) -> &mut WorkerOwnership {
+        &mut self.ownership
     }
 
     #[inline(always)]
@@ -585,7 +585,7 @@ impl Worker {
     /// The client it belongs to alone, in a dedicated pool.
     #[inline(always)]
     pub(crate) fn owner(&self) -> Option<ClientKey> {
-        self.claim.owner()
+        self.ownership.owner()
     }
 
     /// It has got a request to answer (`Answering::begin`).

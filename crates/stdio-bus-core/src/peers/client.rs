@@ -19,7 +19,7 @@ use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
 use crate::report::Reason;
 use crate::session::tombstones::LostNames;
 use crate::settings::Era;
-use crate::stats::Account;
+use crate::stats::ConnectionStats;
 use crate::table::Table;
 use crate::view::View;
 use crate::worker::Worker;
@@ -374,9 +374,9 @@ impl Client {
     }
 
     /// Its account after it has `lasted` this long.
-    pub(crate) fn account(&self, lasted: Duration) -> Account {
+    pub(crate) fn account(&self, lasted: Duration) -> ConnectionStats {
         let traffic = self.end.traffic;
-        Account {
+        ConnectionStats {
             lasted,
             traffic,
             answered: traffic.asked - traffic.given_up - self.end.asked.len() as u64,

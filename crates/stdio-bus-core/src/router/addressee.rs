@@ -74,7 +74,7 @@ impl Requests {
         let has_orphans = worker.end().to_answer.count() != worker.end().to_answer.awaited();
         let is_owners =
             |request: &RequestKey| self.get(*request).is_some_and(|request| request.asker() == Some(owner.into()));
-        let has_guests = || worker.claim().has_guests() && !self.asked_of(ctx, key.into()).iter().all(is_owners);
+        let has_guests = || worker.ownership().has_guests() && !self.asked_of(ctx, key.into()).iter().all(is_owners);
         ctx.clients.mcp(owner).borrows && (has_orphans || has_guests())
     }
 

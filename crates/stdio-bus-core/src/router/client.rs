@@ -562,7 +562,7 @@ impl Sessions {
 /// A client's message is sent to a worker that may be lent to another client, now or before it is answered.
 fn visit(ctx: &mut Ctx, client: ClientKey, worker: WorkerKey) -> WorkerKey {
     if let Some(at) = ctx.workers.get_mut(worker) {
-        at.claim_mut().visit(client);
+        at.ownership_mut().visit(client);
     }
     worker
 }

@@ -1,6 +1,6 @@
 //! Clients that connect, half-close, leave and break (spec 4.1.2, 4.3, 7.2; decisions 9 to 11).
 
-use super::super::stats::{Account, Traffic};
+use super::super::stats::{ConnectionStats, Traffic};
 use super::*;
 
 #[test]
@@ -294,7 +294,7 @@ fn a_client_may_have_several_sessions_and_so_may_others() {
 }
 
 /// The account of a client that has left.
-fn account(bench: &Bench) -> Account {
+fn account(bench: &Bench) -> ConnectionStats {
     let report = bench.reports.iter().find(|report| report.reason == Reason::ClientClosed).expect("it has gone");
     report.account.expect("an account")
 }
@@ -320,7 +320,7 @@ fn a_client_is_reported_when_it_connects_and_when_it_leaves_with_its_account() {
     bench.breaks(client);
     bench.gone(client);
     let bytes_in = asked.iter().chain([&refused, &note]).map(|line| line.len() as u64 + 1).sum();
-    let expected = Account {
+    let expected = ConnectionStats {
         lasted: milliseconds(1500),
         traffic: Traffic {
             lines_in: 5,
@@ -359,7 +359,7 @@ fn requests_that_a_worker_or_a_cancellation_leaves_without_an_answer_have_failed
     bench.dies(worker);
     bench.ends(client);
     bench.gone(client);
-    let Account { answered, failed, why, .. } = account(&bench);
+    let ConnectionStats { answered, failed, why, .. } = account(&bench);
     assert_eq!((answered, failed, why), (0, 2, Some("client_closed")));
 }
 

@@ -241,7 +241,7 @@ async fn forward(mut source: LinkSource, events: Sender<CallEvent>) {
             let _ = events.send(CallEvent::GivenUp(id)).await;
         }
         if let Err(foreign) = checked {
-            let _ = events.send(CallEvent::Ended(Ending::Foreign(foreign))).await;
+            let _ = events.send(CallEvent::Ended(Ending::NonJsonOutput(foreign))).await;
             return;
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 
 use super::daemon::{Daemon, Options};
-use super::guard::Foreign;
+use super::guard::NonJsonOutput;
 use super::pending::LastWord;
 use super::tls::TlsError;
 use crate::address::Address;
@@ -220,7 +220,7 @@ pub(super) enum Ending {
     /// The daemon violated the protocol.
     Wrong(Violation),
     /// Bytes that are not JSON-RPC were received.
-    Foreign(Foreign),
+    NonJsonOutput(NonJsonOutput),
     /// The daemon, or a proxy in front of it, refuses all requests; and whether a token was sent.
     Refused(Box<(Refused, bool)>),
     /// The MCP session is unknown.
@@ -263,9 +263,11 @@ impl Ending {
             Self::Uninitialized(Some(word)) => {
                 [Reason::ShuttingDown, Reason::NoWorker].iter().any(|reason| word.reason == reason.name())
             }
-            Self::Uninitialized(None) | Self::Wrong(_) | Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => {
-                false
-            }
+            Self::Uninitialized(None)
+            | Self::Wrong(_)
+            | Self::NonJsonOutput(_)
+            | Self::Refused(_)
+            | Self::SessionLost => false,
         }
     }
 
@@ -283,7 +285,7 @@ impl Ending {
 
     /// Whether the peer was not a daemon.
     pub(super) fn is_elsewhere(&self) -> bool {
-        matches!(self, Self::Foreign(foreign) if foreign.is_first)
+        matches!(self, Self::NonJsonOutput(foreign) if foreign.is_first)
     }
 
     /// Whether a line was too long for the daemon.
@@ -301,7 +303,7 @@ impl Ending {
             Self::Closed | Self::ClosedAtOnce | Self::Broken(_) | Self::Explained(_) => None,
             Self::Refused(_) | Self::SessionLost => None,
             Self::Uninitialized(_) => Some((Some(close::NORMAL), "")),
-            Self::Foreign(_) => Some((Some(close::INVALID_DATA), "no JSON-RPC")),
+            Self::NonJsonOutput(_) => Some((Some(close::INVALID_DATA), "no JSON-RPC")),
             Self::Said { code, .. } => Some((*code, "")),
             Self::Wrong(fault) => Some((Some(fault.code), fault.reason)),
         }
@@ -311,7 +313,7 @@ impl Ending {
     pub(super) fn details(&self) -> Option<String> {
         match self {
             Self::Said { .. } | Self::Uninitialized(_) | Self::Wrong(_) => Some(self.to_string()),
-            Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => Some(self.to_string()),
+            Self::NonJsonOutput(_) | Self::Refused(_) | Self::SessionLost => Some(self.to_string()),
             Self::Explained(word) => Some(word.message.clone()),
             Self::Closed | Self::ClosedAtOnce | Self::Broken(_) => None,
         }
@@ -335,8 +337,8 @@ impl Ending {
                 return format!("the agent behind it has ended, or it failed itself; {again}");
             }
             Self::Wrong(_) => "either it has a fault, or something between changes what it says",
-            Self::Foreign(foreign) if foreign.is_first => return remedy_of_foreign(foreign, daemon),
-            Self::Foreign(_) => "something that it runs, or something between, writes what is no message",
+            Self::NonJsonOutput(foreign) if foreign.is_first => return remedy_of_foreign(foreign, daemon),
+            Self::NonJsonOutput(_) => "something that it runs, or something between, writes what is no message",
             Self::Explained(word) => return remedy_of_word(word, again),
             Self::Uninitialized(_) => return format!("the daemon, or the agent behind it, says why; {again}"),
             Self::Refused(refused) => return remedy_of(&refused.0, daemon, refused.1),
@@ -369,7 +371,7 @@ fn remedy_of_word(word: &LastWord, again: &str) -> String {
 }
 
 /// Where the daemon may be, if something else answered.
-fn remedy_of_foreign(foreign: &Foreign, daemon: &Daemon) -> String {
+fn remedy_of_foreign(foreign: &NonJsonOutput, daemon: &Daemon) -> String {
     let protocol = wrong_protocol::protocol(&foreign.begin);
     match (daemon, daemon.address(), protocol) {
         (Daemon::Lines(_), Address::Tcp { .. }, Some(name @ (wrong_protocol::HTTP | wrong_protocol::TLS))) => {
@@ -417,7 +419,7 @@ impl fmt::Display for Ending {
                 if reason.is_empty() { Ok(()) } else { write!(out, ": {reason}") }
             }
             Self::Wrong(fault) => write!(out, "what it says is no WebSocket: {}", fault.reason),
-            Self::Foreign(Foreign { begin, .. }) => {
+            Self::NonJsonOutput(NonJsonOutput { begin, .. }) => {
                 let what = wrong_protocol::protocol(begin);
                 let what = what.map_or("no JSON-RPC".to_owned(), |name| format!("{name}, not JSON-RPC"));
                 write!(out, "what arrives is {what}, and begins \"{}\"", wrong_protocol::begin(begin))

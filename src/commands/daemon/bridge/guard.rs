@@ -18,7 +18,7 @@ pub(super) struct Guard {
 
 /// Received data that is not JSON-RPC.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Foreign {
+pub(super) struct NonJsonOutput {
     /// Its beginning.
     pub begin: Vec<u8>,
     /// Nothing was received before it: the peer is not a daemon.
@@ -27,7 +27,7 @@ pub(super) struct Foreign {
 
 impl Guard {
     /// Checks the next bytes of the stream. Foreign data is cut off, with all that follows.
-    pub(super) fn check(&mut self, bytes: &mut Vec<u8>) -> Result<(), Foreign> {
+    pub(super) fn check(&mut self, bytes: &mut Vec<u8>) -> Result<(), NonJsonOutput> {
         let mut at = 0;
         loop {
             if self.is_in_line {
@@ -41,7 +41,7 @@ impl Guard {
             if bytes[at] != b'{' {
                 let begin = bytes[at..].iter().take(LONGEST_BEGIN).copied().collect();
                 bytes.truncate(at);
-                return Err(Foreign { begin, is_first: !self.has_received });
+                return Err(NonJsonOutput { begin, is_first: !self.has_received });
             }
             self.is_in_line = true;
             self.has_received = true;

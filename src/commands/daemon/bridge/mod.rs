@@ -978,7 +978,7 @@ async fn from_daemon(mut source: LinkSource, sink: Sink, stdout: Rc<Stream>, sha
             shared.waiting.borrow_mut().forget(&id);
         }
         if let Err(foreign) = checked {
-            break BridgeEvent::DaemonEnded(connection, Ending::Foreign(foreign));
+            break BridgeEvent::DaemonEnded(connection, Ending::NonJsonOutput(foreign));
         }
         shared.close_if_done(&sink);
     };

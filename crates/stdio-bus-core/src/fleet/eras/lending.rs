@@ -79,7 +79,7 @@ impl Fleets {
         }
         for (_, key) in lent {
             let Some(worker) = ctx.workers.get_mut(key) else { continue };
-            worker.claim.give_back(ctx.time.now());
+            worker.ownership.give_back(ctx.time.now());
             notice_end_of_work(ctx, key);
             if is_extra(&self.pools, ctx, key) {
                 ctx.wake_at(key.into(), ctx.time.now().after(spared_for(ctx, key)));
@@ -167,7 +167,7 @@ pub(crate) fn lent_worker(ctx: &Ctx, client: ClientKey, group: GroupId) -> Optio
 
 /// A lent worker is returned although its client may still wait for it.
 pub(crate) fn take_back(ctx: &mut Ctx, key: WorkerKey) {
-    let owner = ctx.workers.get_mut(key).and_then(|worker| worker.claim.take_back());
+    let owner = ctx.workers.get_mut(key).and_then(|worker| worker.ownership.take_back());
     owner.into_iter().for_each(|owner| ctx.clients.unassign(owner, key));
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn tick_extra(pools: &mut Pools, ctx: &mut Ctx, tasks: &Tasks, key: W
     let is_free = |worker: &&Worker| worker.owner().is_none() && worker.takes_messages() && is_extra(pools, ctx, key);
     let worker = ctx.workers.get(key).filter(is_free)?;
     let (spared_for, owes) = (spared_for(ctx, key), worker.end.to_answer.awaited() > 0);
-    let due = worker.claim.since().after(spared_for);
+    let due = worker.ownership.since().after(spared_for);
     if due <= ctx.time.now() {
         if owes {
             // What names one of its tasks is sent to it, whoever has it.

@@ -22,7 +22,7 @@ use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
 use crate::fleet::growth::Growth;
 use crate::fleet::lifetime::RecycleReason;
-use crate::fleet::pool::{Need, Pools};
+use crate::fleet::pool::{FleetUse, Pools};
 use crate::fleet::rollout::is_outdated;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, PoolId};
@@ -45,13 +45,13 @@ impl Fleets {
         }
         match self.pools.other(fleet).filter(|_| self.pools[fleet].rests()) {
             Some(other) if self.pools[other].is_used() => {
-                self.pools[fleet].need = Need::Used;
+                self.pools[fleet].need = FleetUse::Used;
                 self.pools.catch_up(ctx, fleet);
                 self.tick_fleet(ctx, fleet);
             }
-            Some(other) => self.hand_over(ctx, other, Need::Used),
+            Some(other) => self.hand_over(ctx, other, FleetUse::Used),
             None => {
-                self.pools[fleet].need = Need::Used;
+                self.pools[fleet].need = FleetUse::Used;
                 self.dismiss_asked(ctx, fleet);
                 self.fill_slots(ctx, fleet);
             }
@@ -61,7 +61,7 @@ impl Fleets {
 
     /// The unused workers that were started with the daemon move to the fleet of the other era, which is needed so from
     /// now on.
-    fn hand_over(&mut self, ctx: &mut Ctx, from: FleetId, need: Need) {
+    fn hand_over(&mut self, ctx: &mut Ctx, from: FleetId, need: FleetUse) {
         let to = from.other_era();
         let instances = ctx.settings.pools[from].instances;
         self.pools[from].growth = Growth::default();
@@ -72,7 +72,7 @@ impl Fleets {
         for (slot, given) in taker.slots.iter_mut().zip(&mut giver.slots).take(instances) {
             *slot = core::mem::take(given);
         }
-        (giver.need, taker.need) = (Need::Rests, need);
+        (giver.need, taker.need) = (FleetUse::Rests, need);
         // A client has woken the one that needs them, or a fleet that is asleep gives none.
         taker.is_asleep &= giver.is_asleep;
         taker.woken_at = taker.woken_at.or(giver.woken_at.take());
@@ -95,9 +95,9 @@ impl Fleets {
         // Unused workers, and those with the new command, move to the other fleet if that has none.
         self.pools.retire_those(ctx, modern, why, |ctx, worker| !is_only_one || was_used && is_outdated(ctx, worker));
         if is_only_one {
-            return self.hand_over(ctx, modern, Need::Undecided);
+            return self.hand_over(ctx, modern, FleetUse::Undecided);
         }
-        self.pools[modern].need = Need::Rests;
+        self.pools[modern].need = FleetUse::Rests;
         self.pools[modern].is_asleep = ctx.settings.pools[modern].may_sleep();
         self.pools.restart_rollout(ctx, modern);
     }
@@ -108,7 +108,7 @@ impl Pools {
     /// not asked before they get its line.
     pub(crate) fn serve_without_question(&mut self, fleet: FleetId) {
         if fleet.era == Era::Legacy && !self[fleet].rests() {
-            self[fleet].need = Need::Used;
+            self[fleet].need = FleetUse::Used;
         }
     }
 
@@ -118,7 +118,7 @@ impl Pools {
         let [legacy, modern] = Era::BOTH.map(|era| pool.of(era));
         if self[legacy].is_used() && self[modern].rests() {
             self.catch_up(ctx, modern);
-            self[modern].need = Need::Undecided;
+            self[modern].need = FleetUse::Undecided;
             self[modern].is_asleep = ctx.settings.pools[pool].may_sleep();
         }
     }

@@ -4,7 +4,7 @@ use crate::peer::{ClientKey, Moment};
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Claim {
+pub(crate) struct WorkerOwnership {
     owner: Option<ClientKey>,
     /// When its client took it, or gave it back.
     since: Moment,
@@ -16,7 +16,7 @@ pub(crate) struct Claim {
     reported_wait: bool,
 }
 
-impl Claim {
+impl WorkerOwnership {
     /// The client that it belongs to.
     #[inline(always)]
     pub(crate) fn owner(&self) -> Option<ClientKey> {

@@ -24,7 +24,7 @@ enum Receiver {
     /// To the connection in this slot.
     Connection(usize),
     /// To a client whose messages are requests.
-    Member(ClientKey),
+    HttpClient(ClientKey),
 }
 
 /// Bytes for a peer.
@@ -41,7 +41,7 @@ impl<I: Io> Reactor<I> {
     fn receiver(&self, peer: Peer) -> Option<Receiver> {
         match (self.connections.slot(peer), peer) {
             (Some(slot), _) => Some(Receiver::Connection(slot)),
-            (None, Peer::Client(client)) => Some(Receiver::Member(client)),
+            (None, Peer::Client(client)) => Some(Receiver::HttpClient(client)),
             (None, Peer::Worker(_)) => None,
         }
     }
@@ -57,10 +57,12 @@ impl<I: Io> Reactor<I> {
                 let queued = self.queue_text(slot, text);
                 self.queued(slot, from, to, queued);
             }
-            (Some(Receiver::Member(client)), Output::Received { source, lines, span }) => {
-                self.copy_to_member(client, source, lines, span);
+            (Some(Receiver::HttpClient(client)), Output::Received { source, lines, span }) => {
+                self.copy_to_http_client(client, source, lines, span);
             }
-            (Some(Receiver::Member(client)), Output::Made { text, .. }) => self.push_to_member(client, text.as_bytes()),
+            (Some(Receiver::HttpClient(client)), Output::Made { text, .. }) => {
+                self.push_to_http_client(client, text.as_bytes())
+            }
             (None, _) => {}
         }
     }
@@ -69,7 +71,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn set_paused(&mut self, peer: Peer, is_paused: bool) {
         match self.receiver(peer) {
             Some(Receiver::Connection(slot)) => self.pause_connection(slot, is_paused),
-            Some(Receiver::Member(client)) => self.pause_member(client, is_paused),
+            Some(Receiver::HttpClient(client)) => self.pause_http_client(client, is_paused),
             None => {}
         }
     }
@@ -78,7 +80,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn close_client(&mut self, client: ClientKey, how: Close, why: Reason) {
         match self.receiver(Peer::Client(client)) {
             Some(Receiver::Connection(slot)) => self.close(slot, how, why),
-            Some(Receiver::Member(client)) => self.close_member(client, how),
+            Some(Receiver::HttpClient(client)) => self.close_http_client(client, how),
             None => {}
         }
     }

@@ -139,8 +139,8 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| Value::from(it.pool(at).is_paused);
     gauge "stdio_bus_pool_asleep" as "asleep" of Pools: "1 while the pool has no workers, until a line needs one.";
         One |it, at| Value::from(it.pool(at).is_asleep);
-    gauge "stdio_bus_pool_replacement_stopped" of Pools:
-        "1 if a replacement of workers stopped because the new ones kept ending.";
+    gauge "stdio_bus_pool_rollout_stopped" of Pools:
+        "1 if the rollout of the pool was stopped because the new workers kept ending.";
         One |it, at| Value::from(u64::from(it.view.bus.view().rollout_failure(at).is_some()));
     gauge "stdio_bus_clients" of Listeners: "Connected clients.";
         One |it, at| Value::from(it.gathered.clients.get(at).copied().unwrap_or_default());

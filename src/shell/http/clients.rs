@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::connection_limits::evicted;
-use super::members::{Member, Restoring, Role};
+use super::http_clients::{HttpClient, HttpClientKind, Restoring};
 use crate::access::Refusal;
 use crate::bus::origin::Names;
 use crate::bus::port::{ClientKey, Input, Moment, Peer, PoolId, Reason};
@@ -18,12 +18,12 @@ use crate::shell::turn::Shell;
 
 impl<I: Io> Shell<I> {
     /// Adds a client of the core for the sender of a connection's request.
-    pub(super) fn add_member(
+    pub(super) fn add_http_client(
         &mut self,
         now: Moment,
         slot: usize,
         pool: PoolId,
-        role: Role,
+        kind: HttpClientKind,
     ) -> Result<ClientKey, Fault> {
         let connection = &mut self.reactor.connections[HttpSlot(slot)];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
@@ -32,27 +32,27 @@ impl<I: Io> Shell<I> {
         if self.bus.view().free_slots() == 0 && self.bus.view().would_take_in_a_slot(listener, &sender.origin) {
             let shares =
                 Shares::new(self.bus.view().most_clients(), self.bus.view().sources(), Some(sender.origin.source()));
-            self.evict_member(now, slot, &shares, |_| true);
+            self.evict_http_client(now, slot, &shares, |_| true);
         } else if let Some(total) = self.bus.view().full_listener(listener)
             && self.bus.view().may_ask(listener, &sender.origin).is_ok()
         {
-            let here = self.reactor.http.members.iter().filter(|member| member.listener == listener);
+            let here = self.reactor.http.clients.iter().filter(|member| member.listener == listener);
             let shares = Shares::new(total, here.map(|member| (member.source, 1)), Some(sender.origin.source()));
-            self.evict_member(now, slot, &shares, |member| member.listener == listener);
+            self.evict_http_client(now, slot, &shares, |member| member.listener == listener);
         }
         self.bus.view().would_take(listener, &sender.origin).map_err(Refusal::from)?;
         let (source, names) = (sender.origin.source(), Names::clone(&sender.origin.names));
         let pools = sender.origin.pools.clone();
-        let (client, effects) = match role.kept().era() {
+        let (client, effects) = match kind.kept().era() {
             Some(era) => self.bus.connect_mcp(now, listener, sender.origin.clone(), pool, era),
             None => self.bus.connect(now, listener, sender.origin.clone()),
         };
         if let Some(client) = client {
             self.reactor.notify.changed();
             self.reactor.listeners.grants.keep(client, listener, &sender);
-            self.reactor.http.members.add(Member {
+            self.reactor.http.clients.add(HttpClient {
                 client,
-                role,
+                kind,
                 pool,
                 listener,
                 source,
@@ -72,7 +72,7 @@ impl<I: Io> Shell<I> {
         }
         self.reactor.carry_out(effects, None);
         self.reactor.limit_handshakes(now, self.bus.view().free_slots());
-        let members = &self.reactor.http.members;
+        let members = &self.reactor.http.clients;
         let added = client.filter(|client| members.get(*client).is_some_and(|member| !member.is_closing));
         added.ok_or_else(|| Fault::busy("no client is accepted now"))
     }
@@ -80,31 +80,31 @@ impl<I: Io> Shell<I> {
     /// All slots, or all of a listener, are taken: ends one of these clients for another one, if their shares permit it.
     /// Of the source with most that is one without a request, first those of connections, then the session that has been
     /// idle longest; or else one with a request. The connection `but` asks.
-    fn evict_member(&mut self, now: Moment, but: usize, shares: &Shares, is_chosen: impl Fn(&Member) -> bool) {
+    fn evict_http_client(&mut self, now: Moment, but: usize, shares: &Shares, is_chosen: impl Fn(&HttpClient) -> bool) {
         let Reactor { connections, http, .. } = &self.reactor;
-        let standing = |member: &Member| match member.role.kept().only_connection() {
+        let standing = |member: &HttpClient| match member.kind.kept().only_connection() {
             _ if member.is_closing => None,
             Some(connection) if connection == but => None,
             Some(connection) => Some((connections.is_idle(connection), 0)),
-            None => match member.role.kept().uses() {
+            None => match member.kind.kept().uses() {
                 (false, _) => Some((true, 1)),
                 // Its stream waits for what may never come.
                 (true, false) => Some((false, 1)),
                 (true, true) => Some((false, 2)),
             },
         };
-        let rank = |member: &Member| {
+        let rank = |member: &HttpClient| {
             let (is_idle, class) = standing(member)?;
             let turn = shares.turn(member.source, is_idle)?;
             let is_newest_first = !is_idle && class != 1;
             let age = if is_newest_first { u64::MAX - member.since.0 } else { member.since.0 };
             Some((turn, class, age))
         };
-        let chosen = http.members.iter().filter(|member| is_chosen(member));
+        let chosen = http.clients.iter().filter(|member| is_chosen(member));
         let ranked = chosen.filter_map(|member| rank(member).map(|rank| (rank, member.client)));
         let Some((_, client)) = ranked.min_by_key(|(rank, _)| *rank) else { return };
-        let Some(member) = http.members.get(client) else { return };
-        match member.role.kept().only_connection() {
+        let Some(member) = http.clients.get(client) else { return };
+        match member.kind.kept().only_connection() {
             Some(connection) if !connections.is_idle(connection) => {
                 let held = shares.held_by(member.source);
                 let fault = evicted(shares.capacity, "slots for clients", held);
@@ -124,14 +124,14 @@ impl<I: Io> Reactor<I> {
         if before == session {
             return;
         }
-        if let Some(member) = session.and_then(|client| self.http.members.get_mut(client)) {
+        if let Some(member) = session.and_then(|client| self.http.clients.get_mut(client)) {
             let client = member.client;
             member.visitors += 1;
             if member.detached.take().is_some() {
                 self.dispatch(now, Input::Detached { client, is_detached: false });
             }
         }
-        if let Some(member) = before.and_then(|client| self.http.members.get_mut(client)) {
+        if let Some(member) = before.and_then(|client| self.http.clients.get_mut(client)) {
             let client = member.client;
             member.visitors -= 1;
             if member.visitors == 0 {
@@ -147,8 +147,8 @@ impl<I: Io> Reactor<I> {
     /// Ends the client that is the requests of this connection alone, since it sends something else now.
     pub(super) fn end_own_client(&mut self, slot: usize) {
         let Some(client) = self.connections[HttpSlot(slot)].member.take() else { return };
-        let Some(member) = self.http.members.get(client) else { return };
-        if member.role.kept().only_connection() == Some(slot) {
+        let Some(member) = self.http.clients.get(client) else { return };
+        if member.kind.kept().only_connection() == Some(slot) {
             self.dispatch(self.clock.now(), Input::ClientLeft(client));
         }
     }
@@ -156,7 +156,7 @@ impl<I: Io> Reactor<I> {
     /// The request of a connection is done.
     pub(super) fn release_http(&mut self, slot: usize) {
         let connection = &mut self.connections[HttpSlot(slot)];
-        let Some(member) = connection.member.and_then(|client| self.http.members.get_mut(client)) else {
+        let Some(member) = connection.member.and_then(|client| self.http.clients.get_mut(client)) else {
             connection.member = None;
             return;
         };
@@ -187,7 +187,7 @@ impl<I: Io> Reactor<I> {
             return;
         }
         self.dispatch(now, Input::Sent { peer, bytes });
-        if self.http.members.get(client).is_some_and(|member| member.is_flushing) {
+        if self.http.clients.get(client).is_some_and(|member| member.is_flushing) {
             self.dispatch(now, Input::InputEnded { peer, partial: 0 });
         }
     }

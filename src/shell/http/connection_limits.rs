@@ -5,7 +5,7 @@
 //! beyond the places, so that health checks are answered, and those without a place get the reason.
 
 use super::exchange::{Exchange, State};
-use super::members::{QueuedMessage, RequestContext};
+use super::http_clients::{QueuedMessage, RequestContext};
 use crate::access::Refusal;
 use crate::bus::admission::{Rejection, most_of_source};
 use crate::bus::port::{Input, Moment, Reason, Source};
@@ -121,7 +121,7 @@ impl<I: Io> Shell<I> {
         let Reactor { connections, http, .. } = &mut self.reactor;
         connections.set_unplaced(slot);
         let connection = &mut connections[HttpSlot(slot)];
-        let member = connection.member.and_then(|client| http.members.get(client));
+        let member = connection.member.and_then(|client| http.clients.get(client));
         match connection.state {
             State::Header | State::Reading if connection.incoming.asked.is_some() => self.fail_http(now, slot, fault),
             // Its descriptor is needed at once: while there is no room to read heads, they are not answered.
@@ -137,7 +137,7 @@ impl<I: Io> Shell<I> {
                 let id = connection.incoming.parked.as_ref().and_then(|message| message.id()).map(<[u8]>::to_vec);
                 self.reactor.refuse_http(now, slot, fault, id.as_deref());
             }
-            State::Events if member.is_some_and(|member| member.role.kept().keeps_streams()) => {
+            State::Events if member.is_some_and(|member| member.kind.kept().keeps_streams()) => {
                 self.reactor.close_http(now, slot)
             }
             State::Waiting | State::Events => self.give_exchange_up(now, slot, fault.clone()),
@@ -153,7 +153,7 @@ impl<I: Io> Shell<I> {
         let (stream, serial, asks) = (connection.stream, connection.serial, connection.asks.take());
         let owed = connection.outgoing.disown();
         let Some(client) = connection.member.take() else { return self.reactor.close_http(now, slot) };
-        let Some(member) = http.members.get_mut(client) else { return self.reactor.close_http(now, slot) };
+        let Some(member) = http.clients.get_mut(client) else { return self.reactor.close_http(now, slot) };
         // What waits only to be taken by the core is taken back, but for what the core has begun to read.
         let is_its = |waiting: &mut QueuedMessage| {
             let is_its = waiting.waiter == Some((slot, serial));
@@ -171,7 +171,7 @@ impl<I: Io> Shell<I> {
             fault = fault.delivered();
         }
         member.since = now;
-        let (ids, has_left) = member.role.give_up(slot, stream, asks.as_ref());
+        let (ids, has_left) = member.kind.give_up(slot, stream, asks.as_ref());
         let reactor = &mut self.reactor;
         let place = reactor.connections[HttpSlot(slot)].origin.place;
         let protocol = reactor.protocol(slot).name();

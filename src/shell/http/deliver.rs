@@ -175,18 +175,18 @@ impl OutgoingLine<'_> {
 
 impl<I: Io> Reactor<I> {
     /// Takes the core's output for such a client: whole lines, or pieces of one.
-    pub(in crate::shell) fn push_to_member(&mut self, to: ClientKey, bytes: &[u8]) {
-        if self.http.members.get(to).is_none() {
+    pub(in crate::shell) fn push_to_http_client(&mut self, to: ClientKey, bytes: &[u8]) {
+        if self.http.clients.get(to).is_none() {
             return;
         }
         let now = self.clock.now();
-        let mut begun = std::mem::take(&mut self.http.members.begun);
+        let mut begun = std::mem::take(&mut self.http.clients.begun);
         let whole = match begun.is_empty() && bytes.ends_with(b"\n") {
             true => bytes,
             false => {
                 begun.extend_from_slice(bytes);
                 if !begun.ends_with(b"\n") {
-                    self.http.members.begun = begun;
+                    self.http.clients.begun = begun;
                     return;
                 }
                 &begun
@@ -202,11 +202,11 @@ impl<I: Io> Reactor<I> {
             used.clear();
             used.shrink_to(64 * 1024);
         }
-        (self.http.members.begun, self.http.padded) = (begun, padded);
+        (self.http.clients.begun, self.http.padded) = (begun, padded);
     }
 
     /// Takes bytes of a window for such a client.
-    pub(in crate::shell) fn copy_to_member(
+    pub(in crate::shell) fn copy_to_http_client(
         &mut self,
         to: ClientKey,
         source: &CopySource<'_>,
@@ -218,12 +218,12 @@ impl<I: Io> Reactor<I> {
         for line in lines[first..].iter().take_while(|line| line.span.end < span.end) {
             let part = Span { end: line.span.end + 1, ..rest };
             if !self.deliver_answer(to, source, line, part) {
-                self.push_to_member(to, source.window.get(part));
+                self.push_to_http_client(to, source.window.get(part));
             }
             rest.start = part.end;
         }
         if rest.start < rest.end {
-            self.push_to_member(to, source.window.get(rest));
+            self.push_to_http_client(to, source.window.get(rest));
         }
     }
 
@@ -231,7 +231,7 @@ impl<I: Io> Reactor<I> {
     /// follows its id, which was replaced. A long one is not copied. Returns whether it was that.
     fn deliver_answer(&mut self, to: ClientKey, source: &CopySource<'_>, line: &Line, part: Span) -> bool {
         let kind = line.flags & (Line::RESULT | Line::ERROR);
-        if kind == 0 || line.method.is_some() || !line.id.is_some() || self.http.members.get(to).is_none() {
+        if kind == 0 || line.method.is_some() || !line.id.is_some() || self.http.clients.get(to).is_none() {
             return false;
         }
         let text = source.window.get(Span { end: part.end - 1, ..part });
@@ -246,13 +246,13 @@ impl<I: Io> Reactor<I> {
         if if place.is_some() { kind != Line::RESULT } else { has_returns } {
             return false;
         }
-        let mut begun = std::mem::take(&mut self.http.members.begun);
+        let mut begun = std::mem::take(&mut self.http.clients.begun);
         let before = source.window.get(Span { end: line.id.start, ..line.span });
         let id = match begun.is_empty() {
             true if part.start == line.span.start => before.len()..before.len() + line.id.len(),
             false if part.start == line.id.end && begun.starts_with(before) => before.len()..begun.len(),
             _ => {
-                self.http.members.begun = begun;
+                self.http.clients.begun = begun;
                 return false;
             }
         };
@@ -275,7 +275,7 @@ impl<I: Io> Reactor<I> {
         self.deliver_or_report(self.clock.now(), to, Some(&outgoing), bytes);
         begun.clear();
         begun.shrink_to(LONG);
-        self.http.members.begun = begun;
+        self.http.clients.begun = begun;
         true
     }
 
@@ -388,7 +388,7 @@ impl<I: Io> Reactor<I> {
         let begun = connection.outgoing.refill(connection.incoming.is_old);
         let ends = connection.outgoing.replay.take_if(|replay| replay.is_empty()).is_some_and(|replay| replay.ends);
         let client = self.connections[HttpSlot(slot)].member;
-        if let Some(member) = client.and_then(|client| self.http.members.get_mut(client)) {
+        if let Some(member) = client.and_then(|client| self.http.clients.get_mut(client)) {
             begun.into_iter().for_each(|id| member.begin_event(id));
         }
         if ends {
@@ -430,57 +430,57 @@ impl<I: Io> Reactor<I> {
     }
 
     /// The core pauses or resumes a client.
-    pub(in crate::shell) fn pause_member(&mut self, client: ClientKey, is_paused: bool) {
-        let Some(member) = self.http.members.get_mut(client) else { return };
+    pub(in crate::shell) fn pause_http_client(&mut self, client: ClientKey, is_paused: bool) {
+        let Some(member) = self.http.clients.get_mut(client) else { return };
         member.is_paused = is_paused;
         if !is_paused && !member.inbox.is_empty() {
-            self.http.members.resume(client);
+            self.http.clients.resume(client);
         }
     }
 
     /// The core closes a client.
-    pub(in crate::shell) fn close_member(&mut self, client: ClientKey, how: Close) {
+    pub(in crate::shell) fn close_http_client(&mut self, client: ClientKey, how: Close) {
         let now = self.clock.now();
-        let Some(member) = self.http.members.get_mut(client) else { return };
+        let Some(member) = self.http.clients.get_mut(client) else { return };
         match how {
             Close::Refuse => {
                 // A session that ends accepts nothing further; pending requests are refused.
                 member.is_closing |= !member.is_of_one_connection();
-                self.pause_member(client, false);
+                self.pause_http_client(client, false);
             }
             Close::Flush => {
                 (member.is_closing, member.is_flushing) = (true, true);
                 let waiters: Vec<_> = member.inbox.iter_mut().filter_map(|waiting| waiting.waiter.take()).collect();
                 let outlives = self.persistence.is_final() || member.is_restoring();
-                let id: Option<Box<str>> = member.role.kept().id().filter(|_| outlives).map(Box::from);
+                let id: Option<Box<str>> = member.kind.kept().id().filter(|_| outlives).map(Box::from);
                 let faults = self.faults_of_loss(id.as_deref());
                 for (connection, _) in waiters {
-                    self.lose_member(now, connection, client, &[], &[], &faults);
+                    self.lose_http_client(now, connection, client, &[], &[], &faults);
                 }
                 self.flush_by_role(now, client);
                 self.dispatch(now, Input::InputEnded { peer: Peer::Client(client), partial: 0 });
             }
-            Close::Now => self.remove_member(now, client),
+            Close::Now => self.remove_http_client(now, client),
         }
     }
 
     /// A client of the core is gone: connections that wait for it get an error.
-    fn remove_member(&mut self, now: Moment, client: ClientKey) {
+    fn remove_http_client(&mut self, now: Moment, client: ClientKey) {
         self.timers.set(Timer::Session(client), None);
-        let Some(mut member) = self.http.members.remove(client) else { return };
+        let Some(mut member) = self.http.clients.remove(client) else { return };
         self.listeners.grants.forget(client);
         self.http.memory.held -= member.waiting();
-        self.removed_by_role(now, &member);
+        self.removed_by_kind(now, &member);
         self.notify.changed();
-        let faults = self.faults_of_loss(member.role.kept().id());
+        let faults = self.faults_of_loss(member.kind.kept().id());
         let mut connections = member.connections();
         connections.extend(member.inbox.iter().filter_map(|waiting| waiting.waiter).map(|(slot, _)| slot));
         for at in connections {
             let Some(stream) = self.connections.http(at).map(|it| it.stream) else { continue };
-            let unanswered = member.role.kept().unanswered_on(stream);
+            let unanswered = member.kind.kept().unanswered_on(stream);
             let (held, begun): (Vec<_>, Vec<_>) = unanswered.iter().partition(|id| member.holds(id));
             let [held, begun] = [held, begun].map(|ids| ids.into_iter().map(Id::token).collect::<Vec<_>>());
-            self.lose_member(now, at, client, &begun, &held, &faults);
+            self.lose_http_client(now, at, client, &begun, &held, &faults);
         }
         let lost = member.forget();
         self.count_lost_events(client, lost);
@@ -498,7 +498,7 @@ impl<I: Io> Reactor<I> {
 
     /// The client of a connection's request is gone: each request with one of these ids gets an error, and so does each
     /// that was `held`, which no worker has got: the first one. The second one is for what is no request.
-    fn lose_member(
+    fn lose_http_client(
         &mut self,
         now: Moment,
         slot: usize,

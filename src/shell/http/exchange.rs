@@ -9,7 +9,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::members::RequestContext;
+use super::http_clients::RequestContext;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, ListenerId, Moment, Origin, Place, Source};
 use crate::http1::{Limits, RequestReader};

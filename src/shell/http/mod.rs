@@ -6,7 +6,7 @@
 //! else the protocol says; the core's output for a client is sent on the connection that the protocol says.
 //!
 //! Reading order: `service.rs` (what a connection is for), `exchange.rs`, `serve.rs` (moves bytes), `requests.rs`
-//! (reads the requests of clients), `members.rs` (the clients), `clients.rs` (they start and end),
+//! (reads the requests of clients), `http_clients.rs` (the clients), `clients.rs` (they start and end),
 //! `connection_limits.rs` (who has a place), `protocols` (what clients speak), `deliver.rs` (the core's output),
 //! `held_answers.rs` (long answers).
 
@@ -15,7 +15,7 @@ mod connection_limits;
 mod deliver;
 pub(super) mod exchange;
 mod held_answers;
-mod members;
+mod http_clients;
 mod protocols;
 mod requests;
 mod serve;
@@ -35,7 +35,7 @@ use crate::config::Config;
 use crate::mcp::message::LineReader;
 use exchange::Exchange;
 use held_answers::Blocks;
-pub(super) use members::Members;
+pub(super) use http_clients::HttpClients;
 use protocols::mcp::states::OfMcp;
 
 /// Default idle timeout of a session.
@@ -43,7 +43,7 @@ const SESSION_IDLE: Duration = Duration::from_secs(1800);
 
 #[derive(Default)]
 pub(super) struct Http {
-    pub members: Members,
+    pub clients: HttpClients,
     /// Connections with a body that the scanner is behind with.
     behind: Vec<usize>,
     /// What MCP keeps beside its clients.
@@ -113,7 +113,7 @@ impl Http {
 
     /// Whether there is work that can be done at once.
     pub(super) fn is_busy(&self) -> bool {
-        let has_turns = !self.members.resumed.is_empty() || !self.behind.is_empty();
+        let has_turns = !self.clients.resumed.is_empty() || !self.behind.is_empty();
         has_turns || self.mcp.is_busy()
     }
 
@@ -143,15 +143,15 @@ impl Http {
     #[cfg(test)]
     pub(super) fn check(&self, connections: &Connections) {
         let bodies = connections.all_http().map(|(_, _, exchange)| exchange.incoming.weight());
-        let waiting = self.members.iter().map(|member| member.waiting());
+        let waiting = self.clients.iter().map(|member| member.waiting());
         assert_eq!(self.memory.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
-        for member in self.members.iter().filter(|member| member.role.kept().id().is_some()) {
+        for member in self.clients.iter().filter(|member| member.kind.kept().id().is_some()) {
             let visits = |it: &Exchange| it.visits == Some(member.client);
             let visitors = connections.all_http().filter(|(_, _, exchange)| visits(exchange)).count();
             assert_eq!((member.visitors, member.detached.is_some()), (visitors, visitors == 0), "visitors are counted");
         }
-        let events = || self.members.iter().map(|member| member.kept());
-        let logs = self.members.iter().filter(|member| member.is_session());
+        let events = || self.clients.iter().map(|member| member.kept());
+        let logs = self.clients.iter().filter(|member| member.is_session());
         assert_eq!(self.memory.logs, logs.map(|member| member.kept()).sum::<usize>(), "events are counted");
         let outputs = connections.all_http().map(|(_, _, exchange)| exchange.outgoing.weighed);
         assert_eq!(self.memory.kept, events().chain(outputs).sum::<usize>(), "what is kept is counted");
@@ -160,33 +160,33 @@ impl Http {
     /// Whether there are no connections, no sessions, and nothing queued.
     #[cfg(test)]
     pub(super) fn is_deserted(&self, connections: &Connections) -> bool {
-        connections.all_http().next().is_none() && self.members.iter().next().is_none() && self.held() == 0
+        connections.all_http().next().is_none() && self.clients.iter().next().is_none() && self.held() == 0
     }
 
     /// What is left of clients, for a test that expects none.
     #[cfg(test)]
     pub(super) fn left(&self) -> Vec<String> {
-        let show = |member: &members::Member| {
-            let kind = match &member.role {
-                members::Role::Session(_) => "a session of MCP",
-                members::Role::Modern { .. } => "requests of MCP",
-                members::Role::Acp(_) => "a connection of ACP",
+        let show = |member: &http_clients::HttpClient| {
+            let kind = match &member.kind {
+                http_clients::HttpClientKind::Session(_) => "a session of MCP",
+                http_clients::HttpClientKind::Modern { .. } => "requests of MCP",
+                http_clients::HttpClientKind::Acp(_) => "a connection of ACP",
             };
-            let members::Member { client, since, is_closing, visitors, .. } = member;
+            let http_clients::HttpClient { client, since, is_closing, visitors, .. } = member;
             format!("{kind} ({client:?}) since {since:?}, closing {is_closing}, {visitors} visitors")
         };
-        self.members.iter().map(show).collect()
+        self.clients.iter().map(show).collect()
     }
 
     /// How much of that, and of what is kept or queued for sending, each client holds.
     pub(super) fn holders(&self, connections: &Connections) -> impl Iterator<Item = (Peer, usize)> {
         let mut of_connections: HashMap<usize, usize> = HashMap::new();
         for (client, weight) in connections.all_http().filter_map(|(_, _, it)| Some((it.member?, it.weight()))) {
-            if self.members.get(client).is_some() {
+            if self.clients.get(client).is_some() {
                 *of_connections.entry(client.index()).or_default() += weight;
             }
         }
-        self.members.iter().map(move |member| {
+        self.clients.iter().map(move |member| {
             let queued = of_connections.get(&member.client.index()).copied().unwrap_or_default();
             (Peer::Client(member.client), queued + member.kept() + member.waiting())
         })
@@ -202,7 +202,7 @@ impl Http {
     }
 
     fn is_stray(&self, transport: &Transport, exchange: &Exchange) -> bool {
-        let has_client = exchange.member.is_some_and(|client| self.members.get(client).is_some());
+        let has_client = exchange.member.is_some_and(|client| self.clients.get(client).is_some());
         !has_client && !exchange.is_operators() && !transport.is_closing()
     }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Http;
 use super::exchange::{KEEP_ALIVE, State};
-use super::members::{Member, QueuedMessage, RequestContext, Restoring};
+use super::http_clients::{HttpClient, QueuedMessage, RequestContext, Restoring};
 use super::protocols;
 use super::service::Service;
 use crate::access::{Caller, Refusal};
@@ -126,8 +126,8 @@ impl<I: Io> Shell<I> {
         let may_begin = asked.verb == Verb::Post;
         let credentials = if may_begin { policy.credentials(&head.fields)? } else { None };
         let Reactor { http, clock, .. } = &mut self.reactor;
-        let named = asked.session.as_deref().and_then(|id| http.members.sessions.get(id)).copied();
-        let named = named.and_then(|client| http.members.get_mut(client));
+        let named = asked.session.as_deref().and_then(|id| http.clients.sessions.get(id)).copied();
+        let named = named.and_then(|client| http.clients.get_mut(client));
         let session = named.filter(|member| member.listener == listener && member.is_of(&origin.names));
         let has_session = session.is_some();
         // Its session is not idle while a request uploads.
@@ -160,7 +160,7 @@ impl<I: Io> Shell<I> {
     /// or there is none for anybody.
     fn has_no_memory(&self, slot: usize, more: usize) -> Fault {
         let Reactor { connections, http, .. } = &self.reactor;
-        let waiting = http.members.iter().map(|member| (member.source, member.waiting()));
+        let waiting = http.clients.iter().map(|member| (member.source, member.waiting()));
         match connections.uploads_too_much(slot, more, http.memory.most, waiting) {
             true => Fault::too_many(Reason::ConnectionLimit, MOST_MEMORY),
             false => Fault::busy(SHORT),
@@ -260,8 +260,8 @@ impl<I: Io> Shell<I> {
         }
         let asked = self.reactor.connections[HttpSlot(slot)].incoming.asked.as_ref();
         let Some(id) = asked.and_then(|asked| asked.session.as_deref()) else { return Err(Fault::shutting_down()) };
-        let Ok(member) = self.member_named(slot, id, |_| Fault::no_session()) else { return Ok(()) };
-        if !member.is_session() || member.role.kept().uses().1 {
+        let Ok(member) = self.http_client_named(slot, id, |_| Fault::no_session()) else { return Ok(()) };
+        if !member.is_session() || member.kind.kept().uses().1 {
             return Ok(());
         }
         let client = member.client;
@@ -279,12 +279,12 @@ impl<I: Io> Shell<I> {
 
     /// Does the work for clients besides completions.
     pub(in crate::shell) fn work_for_http(&mut self, now: Moment) {
-        for _ in 0..self.reactor.http.members.resumed.len() {
-            if let Some(client) = self.reactor.http.members.resumed.pop_front() {
-                if let Some(member) = self.reactor.http.members.get_mut(client) {
+        for _ in 0..self.reactor.http.clients.resumed.len() {
+            if let Some(client) = self.reactor.http.clients.resumed.pop_front() {
+                if let Some(member) = self.reactor.http.clients.get_mut(client) {
                     member.is_resumed = false;
                 }
-                self.present_member(now, client);
+                self.present_http_client(now, client);
             }
         }
         for slot in std::mem::take(&mut self.reactor.http.behind) {
@@ -297,20 +297,20 @@ impl<I: Io> Shell<I> {
     ///
     /// # Errors
     /// There is none for the sender: `unknown` makes the refusal, by whether another node has given the id out.
-    pub(super) fn member_named(
+    pub(super) fn http_client_named(
         &self,
         slot: usize,
         id: &str,
         unknown: impl Fn(bool) -> Fault,
-    ) -> Result<&Member, Fault> {
+    ) -> Result<&HttpClient, Fault> {
         let Reactor { connections, http, listeners, .. } = &self.reactor;
         let connection = &connections[HttpSlot(slot)];
-        let Some(member) = http.members.named(id) else {
+        let Some(member) = http.clients.named(id) else {
             let policy = listeners.policy(connection.listener);
             return Err(unknown(policy.is_some_and(|policy| policy.is_of_another_node(id))));
         };
         let names = &connection.incoming.sender.origin.names;
-        let is_its = |at: &&Member| !at.is_closing && at.listener == connection.listener && at.is_of(names);
+        let is_its = |at: &&HttpClient| !at.is_closing && at.listener == connection.listener && at.is_of(names);
         Some(member).filter(is_its).ok_or_else(|| unknown(false))
     }
 
@@ -341,24 +341,24 @@ impl<I: Io> Shell<I> {
     /// Passes queued messages of a client to the core, unless it is to be resumed for that.
     pub(super) fn present_queued(&mut self, now: Moment, client: ClientKey) {
         let http = &self.reactor.http;
-        if http.members.get(client).is_some_and(|member| !member.is_resumed) {
-            self.present_member(now, client);
+        if http.clients.get(client).is_some_and(|member| !member.is_resumed) {
+            self.present_http_client(now, client);
         }
     }
 
     /// Passes queued messages of a client to the core, as far as it accepts them, and a share of them at most: a long
     /// line is offered piece by piece, as a socket would bring it, and others have their turns between two pieces.
-    pub(in crate::shell) fn present_member(&mut self, now: Moment, client: ClientKey) {
+    pub(in crate::shell) fn present_http_client(&mut self, now: Moment, client: ClientKey) {
         let mut left = SHARE;
         loop {
             let http = &mut self.reactor.http;
-            let is_read = |member: &&mut Member| !member.is_paused && !member.is_flushing;
-            let Some(member) = http.members.get_mut(client).filter(is_read) else { return };
+            let is_read = |member: &&mut HttpClient| !member.is_paused && !member.is_flushing;
+            let Some(member) = http.clients.get_mut(client).filter(is_read) else { return };
             let is_closing = member.is_closing;
             let Some(mut waiting) = member.next_waiting() else { return };
             if left == 0 {
                 member.inbox.push_front(waiting);
-                return http.members.resume(client);
+                return http.clients.resume(client);
             }
             let part = waiting.offer(&mut left);
             let QueuedMessage { message, offered, taken, brought: RequestContext { trace, groups }, .. } = &mut waiting;
@@ -374,16 +374,16 @@ impl<I: Io> Shell<I> {
             *taken += received.consumed;
             let (is_taken, has_more) = (*taken == message.length(), *offered < message.length());
             let http = &mut self.reactor.http;
-            if !is_taken && let Some(member) = http.members.get_mut(client) {
+            if !is_taken && let Some(member) = http.clients.get_mut(client) {
                 member.inbox.push_front(waiting);
                 match received.next {
                     Next::Read if has_more => continue,
-                    Next::Again => return http.members.resume(client),
+                    Next::Again => return http.clients.resume(client),
                     Next::Read | Next::Wait => return,
                 }
             }
             http.memory.held -= waiting.message.weight();
-            if let Some(member) = http.members.get_mut(client).filter(|member| member.restoring == Restoring::Queued) {
+            if let Some(member) = http.clients.get_mut(client).filter(|member| member.restoring == Restoring::Queued) {
                 member.restoring = Restoring::Asked;
             }
             let Some((connection, serial)) = waiting.waiter else { continue };
@@ -399,13 +399,13 @@ impl<I: Io> Shell<I> {
     /// Why the core passes on nothing of a client, if that is so; `is_closing` if it has begun to close it.
     fn drops_messages(&self, client: ClientKey, is_closing: bool) -> Option<Fault> {
         let view = self.bus.view();
-        let session = self.reactor.http.members.get(client).filter(|member| member.is_session());
+        let session = self.reactor.http.clients.get(client).filter(|member| member.is_session());
         (is_closing || view.refuses_everything()).then(|| match view.refuses_requests() {
-            true => match session.and_then(|member| member.role.kept().id()) {
+            true => match session.and_then(|member| member.kind.kept().id()) {
                 Some(id) => self.reactor.shuts_session_down(id),
                 None => Fault::shutting_down(),
             },
-            false if session.is_some_and(Member::is_restoring) => Fault::session_waits(),
+            false if session.is_some_and(HttpClient::is_restoring) => Fault::session_waits(),
             false => Fault::no_session(),
         })
     }
@@ -428,7 +428,7 @@ impl Http {
         brought: RequestContext,
         waiter: Option<(usize, u64)>,
     ) {
-        let Some(at) = self.members.get_mut(client) else { return };
+        let Some(at) = self.clients.get_mut(client) else { return };
         self.memory.held += message.weight();
         at.inbox.push_back(QueuedMessage { message, waiter, brought, offered: 0, taken: 0 });
     }

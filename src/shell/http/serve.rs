@@ -486,7 +486,7 @@ impl<I: Io> Reactor<I> {
     fn keep_http_alive(&mut self, now: Moment, slot: usize) {
         let (transport, connection) = self.connections.http_parts(slot);
         // A request that gets no answer never becomes a stream.
-        let member = connection.member.and_then(|client| self.http.members.get(client));
+        let member = connection.member.and_then(|client| self.http.clients.get(client));
         if member.is_some_and(|member| member.has_waiter(slot)) {
             return self.set_deadline(slot, now.after(KEEP_ALIVE));
         }

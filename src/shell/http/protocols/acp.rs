@@ -25,7 +25,7 @@ use crate::shell::connections::HttpSlot;
 use crate::shell::http::Http;
 use crate::shell::http::deliver::{Beginning, OutgoingLine};
 use crate::shell::http::exchange::{State, Unsent};
-use crate::shell::http::members::{Member, Role, RoleData};
+use crate::shell::http::http_clients::{HttpClient, HttpClientData, HttpClientKind};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -39,8 +39,8 @@ const LONG: usize = 64 * 1024;
 impl Http {
     /// The streams of a client, if it is one of ACP.
     fn streams(&mut self, client: ClientKey) -> Option<&mut Streams> {
-        match &mut self.members.get_mut(client)?.role {
-            Role::Acp(streams) => Some(streams),
+        match &mut self.clients.get_mut(client)?.kind {
+            HttpClientKind::Acp(streams) => Some(streams),
             _ => None,
         }
     }
@@ -132,7 +132,8 @@ impl<I: Io> Shell<I> {
         let origin = &mut connection.incoming.sender.origin;
         origin.names.connection_id = Some(name.clone());
         let pool = self.bus.view().default_pool(listener, origin).unwrap_or_default();
-        let client = self.add_member(now, slot, pool, Role::Acp(Box::new(Streams::new(name, id, slot))))?;
+        let client =
+            self.add_http_client(now, slot, pool, HttpClientKind::Acp(Box::new(Streams::new(name, id, slot))))?;
         self.reactor.timers.set(Timer::Session(client), Some(now.after(DETACHED)));
         self.reactor.visit(now, slot, Some(client));
         self.reactor.connections[HttpSlot(slot)].member = Some(client);
@@ -149,9 +150,9 @@ impl<I: Io> Shell<I> {
             true => asked::connection_of_another_node(),
             false => asked::unknown_connection(),
         };
-        let at = self.member_named(slot, id.ok_or_else(asked::no_connection)?, unknown)?;
+        let at = self.http_client_named(slot, id.ok_or_else(asked::no_connection)?, unknown)?;
         // Another token of its owner may be good for other pools.
-        let is_its = matches!(at.role, Role::Acp(_)) && at.pools == connection.incoming.sender.origin.pools;
+        let is_its = matches!(at.kind, HttpClientKind::Acp(_)) && at.pools == connection.incoming.sender.origin.pools;
         is_its.then_some(at.client).ok_or_else(asked::unknown_connection)
     }
 }
@@ -223,7 +224,7 @@ impl<I: Io> Reactor<I> {
             (streams.give_up(slot).is_some(), streams.is_in_use())
         });
         let Some((is_unclaimed, is_in_use)) = detached else { return };
-        let member = self.http.members.get_mut(client);
+        let member = self.http.clients.get_mut(client);
         let is_closing = member.is_some_and(|member| {
             member.since = now;
             member.is_closing
@@ -267,7 +268,7 @@ impl<I: Io> Reactor<I> {
     }
 }
 
-impl RoleData for Streams {
+impl HttpClientData for Streams {
     fn id(&self) -> Option<&str> {
         Some(&self.id)
     }
@@ -355,8 +356,8 @@ impl ClientProtocol for Streams {
     /// Checks whether a connection is still in use.
     fn due<I: Io>(shell: &mut Shell<I>, now: Moment, client: ClientKey) {
         let limit = shell.reactor.http.detached_limit();
-        let Some(member) = shell.reactor.http.members.get(client) else { return };
-        let is_in_use = matches!(&member.role, Role::Acp(streams) if streams.is_in_use());
+        let Some(member) = shell.reactor.http.clients.get(client) else { return };
+        let is_in_use = matches!(&member.kind, HttpClientKind::Acp(streams) if streams.is_in_use());
         let at = if is_in_use { now.after(limit) } else { member.since.after(limit) };
         if at > now {
             return shell.reactor.timers.set(Timer::Session(client), Some(at));
@@ -369,8 +370,8 @@ impl ClientProtocol for Streams {
     }
 
     /// Those of its streams that are in the middle of an event cannot end properly.
-    fn removed<I: Io>(reactor: &mut Reactor<I>, now: Moment, member: &Member) {
-        let Role::Acp(streams) = &member.role else { return };
+    fn removed<I: Io>(reactor: &mut Reactor<I>, now: Moment, member: &HttpClient) {
+        let HttpClientKind::Acp(streams) = &member.kind else { return };
         reactor.http.memory.keep(streams.weight(), 0);
         let amid: Vec<(usize, Number)> = streams.sockets().filter(|(_, number)| streams.is_amid(*number)).collect();
         amid.into_iter().for_each(|(slot, _)| reactor.close_http(now, slot));

@@ -1,18 +1,18 @@
 //! The protocols that clients speak in requests of HTTP: what each has to say, and which there are.
 //!
-//! A listener has one protocol ([`Protocol`]), and each client of it one of the [roles](Role) of that protocol
-//! ([`ClientProtocol`]). All else in `http` serves any of them: it reads requests, finds places for connections, counts
-//! memory, and calls what is below by the methods of `Shell` and `Reactor` here. A further protocol is a file in this
-//! folder, which implements [`Protocol`], and for its clients [`RoleData`](super::members::RoleData) and [`ClientProtocol`]; the
-//! compiler names what is missing. It is registered in `Requests` (`src/kinds.rs`), in [`Role`] and in the two lists
-//! here.
+//! A listener has one protocol ([`Protocol`]), and each client of it one of the [kinds](HttpClientKind) of that
+//! protocol ([`ClientProtocol`]). All else in `http` serves any of them: it reads requests, finds places for
+//! connections, counts memory, and calls what is below by the methods of `Shell` and `Reactor` here. A further protocol
+//! is a file in this folder, which implements [`Protocol`], and for its clients
+//! [`HttpClientData`](super::http_clients::HttpClientData) and [`ClientProtocol`]; the compiler names what is missing.
+//! It is registered in `Requests` (`src/kinds.rs`), in [`HttpClientKind`] and in the two lists here.
 
 mod acp;
 pub(super) mod mcp;
 
 use super::deliver::{Beginning, OutgoingLine};
 use super::exchange::Unsent;
-use super::members::{Member, Modern, Role};
+use super::http_clients::{HttpClient, HttpClientKind, Modern};
 use crate::acp::Streams;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Moment};
@@ -70,7 +70,7 @@ trait Protocol {
     fn work<I: Io>(_shell: &mut Shell<I>, _now: Moment) {}
 }
 
-/// What a protocol does with a client, which [`RoleData`](super::members::RoleData) what it needs for that.
+/// What a protocol does with a client, which [`HttpClientData`](super::http_clients::HttpClientData) what it needs for that.
 trait ClientProtocol {
     /// Delivers a line, whose length is `bytes`. False if nobody waits for it, so that it is off the core's hands.
     fn deliver<I: Io>(
@@ -111,7 +111,7 @@ trait ClientProtocol {
     fn flush<I: Io>(_reactor: &mut Reactor<I>, _now: Moment, _client: ClientKey) {}
 
     /// It was removed. Connections that wait for it are notified afterwards.
-    fn removed<I: Io>(_reactor: &mut Reactor<I>, _now: Moment, _member: &Member) {}
+    fn removed<I: Io>(_reactor: &mut Reactor<I>, _now: Moment, _member: &HttpClient) {}
 }
 
 /// Calls a function of this protocol.
@@ -124,13 +124,13 @@ macro_rules! by_protocol {
     };
 }
 
-/// Calls a function of the clients of this role.
+/// Calls a function of the clients of this kind.
 macro_rules! by_role {
-    ($role:expr, $function:ident($($argument:expr),*)) => {
-        match $role {
-            Role::Session(_) => <Session as ClientProtocol>::$function($($argument),*),
-            Role::Modern(_) => <Modern as ClientProtocol>::$function($($argument),*),
-            Role::Acp(_) => <Streams as ClientProtocol>::$function($($argument),*),
+    ($kind:expr, $function:ident($($argument:expr),*)) => {
+        match $kind {
+            HttpClientKind::Session(_) => <Session as ClientProtocol>::$function($($argument),*),
+            HttpClientKind::Modern(_) => <Modern as ClientProtocol>::$function($($argument),*),
+            HttpClientKind::Acp(_) => <Streams as ClientProtocol>::$function($($argument),*),
         }
     };
 }
@@ -183,8 +183,8 @@ impl<I: Io> Shell<I> {
 
     /// The timer of a client has expired.
     pub(in crate::shell) fn session_due(&mut self, now: Moment, client: ClientKey) {
-        let Some(member) = self.reactor.http.members.get(client) else { return };
-        by_role!(member.role, due(self, now, client));
+        let Some(member) = self.reactor.http.clients.get(client) else { return };
+        by_role!(member.kind, due(self, now, client));
     }
 }
 
@@ -203,62 +203,62 @@ impl<I: Io> Reactor<I> {
         outgoing: &OutgoingLine<'_>,
         bytes: usize,
     ) -> bool {
-        let Some(member) = self.http.members.get(to) else { return false };
-        by_role!(member.role, deliver(self, now, to, outgoing, bytes))
+        let Some(member) = self.http.clients.get(to) else { return false };
+        by_role!(member.kind, deliver(self, now, to, outgoing, bytes))
     }
 
     /// The response to a connection's request becomes a stream of events, before there is one.
     pub(super) fn begin_events_by_role(&mut self, now: Moment, slot: usize) {
         let client = self.connections[HttpSlot(slot)].member;
-        let Some(member) = client.and_then(|client| self.http.members.get(client)) else {
+        let Some(member) = client.and_then(|client| self.http.clients.get(client)) else {
             return self.begin_http_events(now, slot, &Beginning::default());
         };
         let client = member.client;
-        by_role!(member.role, begin_events(self, now, slot, client));
+        by_role!(member.kind, begin_events(self, now, slot, client));
     }
 
     /// A connection has sent so many bytes of the core's lines for its client.
     pub(super) fn sent_by_role(&mut self, now: Moment, slot: usize, owed: usize) {
         let client = self.connections[HttpSlot(slot)].member;
-        let Some(member) = client.and_then(|client| self.http.members.get(client)) else { return };
+        let Some(member) = client.and_then(|client| self.http.clients.get(client)) else { return };
         let client = member.client;
-        by_role!(member.role, sent(self, now, slot, client, owed));
+        by_role!(member.kind, sent(self, now, slot, client, owed));
     }
 
     /// A connection that waits for an answer, or reads events, has half-closed.
     pub(super) fn half_closed_by_role(&mut self, now: Moment, slot: usize) {
         let client = self.connections[HttpSlot(slot)].member;
-        let Some(member) = client.and_then(|client| self.http.members.get(client)) else {
+        let Some(member) = client.and_then(|client| self.http.clients.get(client)) else {
             return self.close_http(now, slot);
         };
-        by_role!(member.role, half_closed(self, now, slot));
+        by_role!(member.kind, half_closed(self, now, slot));
     }
 
     /// The request of a connection is done, for this client.
     pub(super) fn answered_by_role(&mut self, now: Moment, slot: usize, client: ClientKey) {
-        let Some(member) = self.http.members.get(client) else { return };
-        by_role!(member.role, answered(self, now, slot, client));
+        let Some(member) = self.http.clients.get(client) else { return };
+        by_role!(member.kind, answered(self, now, slot, client));
     }
 
     /// A connection has gone, which was this client's, with what it did not send.
     pub(super) fn left_by_role(&mut self, now: Moment, slot: usize, client: ClientKey, unsent: Unsent) {
-        let Some(member) = self.http.members.get(client) else { return };
-        by_role!(member.role, left(self, now, slot, client, unsent));
+        let Some(member) = self.http.clients.get(client) else { return };
+        by_role!(member.kind, left(self, now, slot, client, unsent));
     }
 
     /// The core closes a client once its last lines were sent.
     pub(super) fn flush_by_role(&mut self, now: Moment, client: ClientKey) {
-        let Some(member) = self.http.members.get(client) else { return };
-        by_role!(member.role, flush(self, now, client));
+        let Some(member) = self.http.clients.get(client) else { return };
+        by_role!(member.kind, flush(self, now, client));
     }
 
     /// A client was removed.
-    pub(super) fn removed_by_role(&mut self, now: Moment, member: &Member) {
-        by_role!(member.role, removed(self, now, member));
+    pub(super) fn removed_by_kind(&mut self, now: Moment, member: &HttpClient) {
+        by_role!(member.kind, removed(self, now, member));
     }
 }
 
-impl Role {
+impl HttpClientKind {
     /// What a connection waits for is given up: see [`ClientProtocol::give_up`].
     pub(super) fn give_up(&mut self, slot: usize, stream: u32, asks: Option<&Id>) -> (Vec<Vec<u8>>, bool) {
         match self {

@@ -15,7 +15,7 @@ use crate::mcp::asked::Verb;
 use crate::mcp::write::OwnFields;
 use crate::mcp::{Asked, Body, Fault, modern};
 use crate::shell::connections::HttpSlot;
-use crate::shell::http::members::Member;
+use crate::shell::http::http_clients::HttpClient;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
@@ -47,7 +47,7 @@ impl Protocol for Mcp {
         modern::may_batch(asked)?;
         let says_so = says_batches(asked.version.as_deref());
         let client = shell.session_asked(slot)?;
-        let session = shell.reactor.http.members.get_mut(client).and_then(Member::session);
+        let session = shell.reactor.http.clients.get_mut(client).and_then(HttpClient::session);
         match session.is_some_and(|session| session.takes_batches() || says_so) {
             true => Ok(()),
             false => Err(no_batches()),

@@ -14,7 +14,7 @@ use crate::random;
 use crate::scan::{member, string_in};
 use crate::shell::connections::HttpSlot;
 use crate::shell::http::deliver::OutgoingLine;
-use crate::shell::http::members::{Member, QueuedMessage, RequestContext, Restoring};
+use crate::shell::http::http_clients::{HttpClient, QueuedMessage, RequestContext, Restoring};
 use crate::shell::persistence::Persistence;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
@@ -52,7 +52,7 @@ impl<I: Io> Shell<I> {
         let connection = &connections[HttpSlot(slot)];
         let (asked, origin) = (connection.incoming.asked.as_ref()?, &connection.incoming.sender.origin);
         // One that is being closed takes nothing any more.
-        let is_here = |id: &str| http.members.named(id).is_some_and(|member| !member.is_closing);
+        let is_here = |id: &str| http.clients.named(id).is_some_and(|member| !member.is_closing);
         let id = asked.session.as_deref().filter(|id| !is_here(id))?;
         let (session, waits) = persistence.find(clock.now(), id)?;
         let is_meant = asked.pool.as_deref().is_none_or(|name| name == session.pool);
@@ -75,8 +75,8 @@ impl<I: Io> Shell<I> {
         }
         if !waits {
             // It is just being closed, and will wait again.
-            let member = self.reactor.http.members.named(&id);
-            return if member.is_some_and(Member::is_restoring) { Err(Fault::session_waits()) } else { Ok(()) };
+            let member = self.reactor.http.clients.named(&id);
+            return if member.is_some_and(HttpClient::is_restoring) { Err(Fault::session_waits()) } else { Ok(()) };
         }
         let now = self.reactor.clock.now();
         let initialize = Message::of_line(kept.initialize.as_bytes(), &mut self.reactor.http.lines);
@@ -90,7 +90,7 @@ impl<I: Io> Shell<I> {
         self.reactor.end_own_client(slot);
         let client = self.add_session(now, slot, pool, session)?;
         self.reactor.persistence.resumed(&id);
-        if let Some(member) = self.reactor.http.members.get_mut(client) {
+        if let Some(member) = self.reactor.http.clients.get_mut(client) {
             member.restoring = Restoring::Queued;
         }
         let number = self.bus.view().client_number(client);
@@ -116,7 +116,7 @@ impl<I: Io> Shell<I> {
 impl<I: Io> Reactor<I> {
     /// A worker has answered the `initialize` of a session: it is kept for a later daemon, if that was a result.
     pub(super) fn keep_session(&mut self, client: ClientKey, is_error: bool) {
-        let Some(member) = self.http.members.get_mut(client) else { return };
+        let Some(member) = self.http.clients.get_mut(client) else { return };
         let record = member.record.take().filter(|_| !is_error);
         let version = member.session().and_then(|session| session.version);
         if let (Some(record), Some(version)) = (record, version) {
@@ -129,7 +129,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn restored(&mut self, now: Moment, client: ClientKey, outgoing: &OutgoingLine<'_>) {
         let text = outgoing.whole();
         let version = member(&text, b"result").and_then(|result| string_in(result, b"protocolVersion"));
-        let Some(member) = self.http.members.get_mut(client) else { return };
+        let Some(member) = self.http.clients.get_mut(client) else { return };
         let pool = &self.workers.pools[member.pool.index()].core.id;
         let Some(session) = member.session() else { return };
         session.replayed = None;
@@ -166,6 +166,6 @@ impl<I: Io> Reactor<I> {
                 });
             }
         }
-        self.http.members.resume(client);
+        self.http.clients.resume(client);
     }
 }

@@ -17,7 +17,7 @@ use crate::scan::{member, string_in};
 use crate::shell::connections::HttpSlot;
 use crate::shell::http::deliver::{Beginning, EventText, OutgoingLine};
 use crate::shell::http::exchange::{Exchange, State, Unsent};
-use crate::shell::http::members::{Member, Modern, Role, RoleData};
+use crate::shell::http::http_clients::{HttpClient, HttpClientData, HttpClientKind, Modern};
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
@@ -63,7 +63,7 @@ impl<I: Io> Shell<I> {
         {
             return Err(needs_events("subscriptions/listen"));
         }
-        let client = self.modern_member(now, slot, pool)?;
+        let client = self.modern_http_client(now, slot, pool)?;
         let Reactor { connections, http, .. } = &mut self.reactor;
         let state = modern::request_state(&message);
         let worker = state.and_then(|state| http.mcp.states.worker(&state));
@@ -76,21 +76,21 @@ impl<I: Io> Shell<I> {
     }
 
     /// The client for a connection's self-contained requests.
-    fn modern_member(&mut self, now: Moment, slot: usize, pool: PoolId) -> Result<ClientKey, Fault> {
+    fn modern_http_client(&mut self, now: Moment, slot: usize, pool: PoolId) -> Result<ClientKey, Fault> {
         let Reactor { connections, http, .. } = &mut self.reactor;
         let connection = &connections[HttpSlot(slot)];
         let names = &connection.incoming.sender.origin.names;
-        let is_it = |member: &&mut Member| {
+        let is_it = |member: &&mut HttpClient| {
             member.is_of_one_connection() && !member.is_closing && member.pool == pool && member.is_of(names)
         };
         if let Some(client) = connection.member
-            && let Some(member) = http.members.get_mut(client).filter(is_it)
+            && let Some(member) = http.clients.get_mut(client).filter(is_it)
         {
             member.since = now;
             return Ok(client);
         }
         self.reactor.end_own_client(slot);
-        let client = self.add_member(now, slot, pool, Role::Modern(Modern { connection: slot }))?;
+        let client = self.add_http_client(now, slot, pool, HttpClientKind::Modern(Modern { connection: slot }))?;
         self.reactor.connections[HttpSlot(slot)].member = Some(client);
         Ok(client)
     }
@@ -209,7 +209,7 @@ impl<I: Io> Reactor<I> {
     }
 }
 
-impl RoleData for Modern {
+impl HttpClientData for Modern {
     fn id(&self) -> Option<&str> {
         None
     }
@@ -247,8 +247,8 @@ impl ClientProtocol for Modern {
         outgoing: &OutgoingLine<'_>,
         _bytes: usize,
     ) -> bool {
-        let Some(member) = reactor.http.members.get(client) else { return false };
-        let Role::Modern(Self { connection }) = member.role else { return false };
+        let Some(member) = reactor.http.clients.get(client) else { return false };
+        let HttpClientKind::Modern(Self { connection }) = member.kind else { return false };
         reactor.deliver_modern(now, connection, client, outgoing)
     }
 

@@ -22,7 +22,7 @@ use crate::shell::connections::{Connections, HttpSlot};
 use crate::shell::http::Http;
 use crate::shell::http::deliver::{Beginning, EventText, OutgoingLine};
 use crate::shell::http::exchange::{Exchange, Replay, State, Unsent};
-use crate::shell::http::members::{Member, Restoring, Role, RoleData};
+use crate::shell::http::http_clients::{HttpClient, HttpClientData, HttpClientKind, Restoring};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -34,11 +34,11 @@ const MOST_KEPT: usize = 512 * 1024;
 /// may break amid it, and no client can ask for a part of JSON again. Python's `mcp` 2 refuses an event above 1 MiB.
 const SENT_AS_EVENT: std::ops::Range<usize> = 128 * 1024..1_000_000;
 
-impl Member {
+impl HttpClient {
     /// Its session, if it is one.
     pub(super) fn session(&mut self) -> Option<&mut Session> {
-        match &mut self.role {
-            Role::Session(session) => Some(session),
+        match &mut self.kind {
+            HttpClientKind::Session(session) => Some(session),
             _ => None,
         }
     }
@@ -47,17 +47,17 @@ impl Member {
 impl Http {
     /// The session of a connection's request, if it has one.
     fn session_of(&mut self, connections: &Connections, slot: usize) -> Option<&mut Session> {
-        self.members.get_mut(connections[HttpSlot(slot)].member?)?.session()
+        self.clients.get_mut(connections[HttpSlot(slot)].member?)?.session()
     }
 
     /// The session that keeps most events.
-    fn largest_log(&mut self) -> Option<&mut Member> {
-        self.members.iter_mut().filter(|member| member.is_session()).max_by_key(|member| member.kept())
+    fn largest_log(&mut self) -> Option<&mut HttpClient> {
+        self.clients.iter_mut().filter(|member| member.is_session()).max_by_key(|member| member.kept())
     }
 
     /// How many bytes of events each session may keep, besides answers.
     fn most_kept(&self) -> usize {
-        MOST_KEPT.min(self.memory.most / self.members.sessions.len().max(1))
+        MOST_KEPT.min(self.memory.most / self.clients.sessions.len().max(1))
     }
 }
 
@@ -100,7 +100,7 @@ impl<I: Io> Shell<I> {
         let (at, of) = (&self.reloads.running.listeners[listener.index()], &self.reactor.workers.pools[pool.index()]);
         let record = self.reactor.persistence.begins(&name, names, of, at, initialize);
         let client = self.add_session(now, slot, pool, Session::new(name, Some(id)))?;
-        if let Some(member) = self.reactor.http.members.get_mut(client) {
+        if let Some(member) = self.reactor.http.clients.get_mut(client) {
             member.record = record;
         }
         Ok(client)
@@ -114,7 +114,7 @@ impl<I: Io> Shell<I> {
         pool: PoolId,
         session: Session,
     ) -> Result<ClientKey, Fault> {
-        let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
+        let client = self.add_http_client(now, slot, pool, HttpClientKind::Session(Box::new(session)))?;
         self.reactor.timers.set(Timer::Session(client), Some(now.after(self.reactor.http.session_idle)));
         self.reactor.visit(now, slot, Some(client));
         Ok(client)
@@ -138,7 +138,7 @@ impl<I: Io> Shell<I> {
         let Reactor { connections, http, persistence, .. } = &mut self.reactor;
         let connection = &mut connections[HttpSlot(slot)];
         let version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.as_deref());
-        let Some(at) = http.members.get_mut(client) else { return Err(Fault::no_session()) };
+        let Some(at) = http.clients.get_mut(client) else { return Err(Fault::no_session()) };
         at.since = now;
         let Some(session) = at.session() else { return Err(Fault::no_session()) };
         if is_array && !session.takes_batches() && !says_batches(version) {
@@ -186,7 +186,7 @@ impl<I: Io> Shell<I> {
             true => Fault::session_of_another_node(),
             false => Fault::no_session(),
         };
-        let at = self.member_named(slot, id, unknown)?;
+        let at = self.http_client_named(slot, id, unknown)?;
         // Another token of its owner may be good for other pools.
         let pools = connection.incoming.sender.origin.pools.as_ref();
         let at = Some(at).filter(|at| pools.is_none_or(|pools| pools.contains(&at.pool)));
@@ -218,7 +218,7 @@ impl<I: Io> Shell<I> {
         if !self.forget_asked(slot) {
             let client = self.session_asked(slot)?;
             let Reactor { http, persistence, .. } = &mut self.reactor;
-            let id = http.members.get(client).and_then(|member| member.role.kept().id());
+            let id = http.clients.get(client).and_then(|member| member.kind.kept().id());
             id.into_iter().for_each(|id| persistence.forget(id, true));
             self.reactor.dispatch(now, Input::ClientLeft(client));
         }
@@ -236,7 +236,7 @@ impl<I: Io> Reactor<I> {
             return None;
         }
         let (most, blocks) = (self.http.most_kept(), Rc::clone(&self.http.memory.in_place));
-        let session = self.http.members.get_mut(client)?.session()?;
+        let session = self.http.clients.get_mut(client)?.session()?;
         let kind = kind_of(outgoing);
         let answered = outgoing.id.filter(|_| outgoing.answers).and_then(|id| Id::parse(id).ok());
         if answered.is_some() && session.replayed == answered {
@@ -273,7 +273,7 @@ impl<I: Io> Reactor<I> {
             }
             return None;
         }
-        let session = self.http.members.get_mut(client)?.session()?;
+        let session = self.http.clients.get_mut(client)?.session()?;
         let before = session.weight();
         let is_event = connection.is_none() || !is_whole;
         let event = is_event.then(|| outgoing.data(&blocks));
@@ -311,8 +311,8 @@ impl<I: Io> Reactor<I> {
         if begins {
             return Some(Fault::shutting_down());
         }
-        let member = self.http.members.get(client)?;
-        let Role::Session(session) = &member.role else { return None };
+        let member = self.http.clients.get(client)?;
+        let HttpClientKind::Session(session) = &member.kind else { return None };
         session.unanswered().all(|id| member.holds(id)).then(|| self.shuts_session_down(&session.id))
     }
 
@@ -350,7 +350,7 @@ impl<I: Io> Reactor<I> {
         client: ClientKey,
         behind: Option<EventId>,
     ) -> Result<(), Fault> {
-        let session = self.http.members.get_mut(client).and_then(Member::session);
+        let session = self.http.clients.get_mut(client).and_then(HttpClient::session);
         let session = session.ok_or_else(Fault::no_session)?;
         let old = match behind.map(|id| session.resume(slot, id)).transpose()? {
             Some(Resumed::Events(old)) => old,
@@ -380,7 +380,7 @@ impl<I: Io> Reactor<I> {
                 is_old,
             );
         }
-        let Some(session) = self.http.members.get_mut(client).and_then(Member::session) else { return Ok(()) };
+        let Some(session) = self.http.clients.get_mut(client).and_then(HttpClient::session) else { return Ok(()) };
         let mut replay = Replay::default();
         if let Some(id) = behind {
             session
@@ -462,7 +462,7 @@ impl<I: Io> Reactor<I> {
     }
 }
 
-impl RoleData for Session {
+impl HttpClientData for Session {
     fn id(&self) -> Option<&str> {
         Some(&self.id)
     }
@@ -529,7 +529,7 @@ impl ClientProtocol for Session {
     }
 
     fn answered<I: Io>(reactor: &mut Reactor<I>, _now: Moment, slot: usize, client: ClientKey) {
-        if let Some(session) = reactor.http.members.get_mut(client).and_then(Member::session) {
+        if let Some(session) = reactor.http.clients.get_mut(client).and_then(HttpClient::session) {
             session.detach(slot, &[]);
         }
     }
@@ -537,7 +537,7 @@ impl ClientProtocol for Session {
     /// What was not sent is kept for another connection.
     fn left<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, client: ClientKey, unsent: Unsent) {
         let Unsent { owed, events, whole, is_begun } = unsent;
-        let Some(member) = reactor.http.members.get_mut(client) else { return };
+        let Some(member) = reactor.http.clients.get_mut(client) else { return };
         member.since = now;
         let Some(session) = member.session() else { return };
         let dropped = session.detach(slot, &events);
@@ -557,7 +557,7 @@ impl ClientProtocol for Session {
     /// Checks whether a session is idle.
     fn due<I: Io>(shell: &mut Shell<I>, now: Moment, client: ClientKey) {
         let idle = shell.reactor.http.session_idle;
-        let Some(member) = shell.reactor.http.members.get_mut(client) else { return };
+        let Some(member) = shell.reactor.http.clients.get_mut(client) else { return };
         let since = member.since;
         let is_in_use = member.session().is_some_and(|session| session.is_in_use());
         let at = if is_in_use { now.after(idle) } else { since.after(idle) };
@@ -570,9 +570,9 @@ impl ClientProtocol for Session {
         shell.reactor.dispatch(now, Input::EndClient { client, why: Reason::SessionIdle });
     }
 
-    fn removed<I: Io>(reactor: &mut Reactor<I>, _now: Moment, member: &Member) {
+    fn removed<I: Io>(reactor: &mut Reactor<I>, _now: Moment, member: &HttpClient) {
         reactor.http.memory.keep_log(member.kept(), 0);
-        let Some(id) = member.role.kept().id() else { return };
+        let Some(id) = member.kind.kept().id() else { return };
         match member.restoring {
             Restoring::No => reactor.persistence.forget(id, false),
             // No worker has answered it, or has got it.

@@ -46,8 +46,8 @@ impl QueuedMessage {
     }
 }
 
-/// What a member is. What it keeps is said by [`RoleData`], and what happens to it in `protocols`.
-pub(super) enum Role {
+/// What kind of client it is. What it keeps is said by [`HttpClientData`], and what happens to it in `protocols`.
+pub(super) enum HttpClientKind {
     /// A session of MCP's older revisions.
     Session(Box<Session>),
     /// The self-contained requests of MCP's newest revision on one connection.
@@ -56,9 +56,9 @@ pub(super) enum Role {
     Acp(Box<Streams>),
 }
 
-impl Role {
+impl HttpClientKind {
     /// What it keeps, whatever it is.
-    pub(super) fn kept(&self) -> &dyn RoleData {
+    pub(super) fn kept(&self) -> &dyn HttpClientData {
         match self {
             Self::Session(session) => &**session,
             Self::Modern(modern) => modern,
@@ -66,7 +66,7 @@ impl Role {
         }
     }
 
-    fn kept_mut(&mut self) -> &mut dyn RoleData {
+    fn kept_mut(&mut self) -> &mut dyn HttpClientData {
         match self {
             Self::Session(session) => &mut **session,
             Self::Modern(modern) => modern,
@@ -80,8 +80,8 @@ pub(super) struct Modern {
     pub connection: usize,
 }
 
-/// What a member keeps.
-pub(super) trait RoleData {
+/// What a client keeps, by its kind.
+pub(super) trait HttpClientData {
     /// Its name, by which its client addresses it.
     fn id(&self) -> Option<&str>;
 
@@ -134,9 +134,9 @@ pub(super) enum Restoring {
 }
 
 /// One client of the core.
-pub(super) struct Member {
+pub(super) struct HttpClient {
     pub client: ClientKey,
-    pub role: Role,
+    pub kind: HttpClientKind,
     pub pool: PoolId,
     pub listener: ListenerId,
     /// What it is counted by.
@@ -167,30 +167,30 @@ pub(super) struct Member {
     pub detached: Option<Moment>,
 }
 
-impl Member {
+impl HttpClient {
     /// Whether it is a session of MCP.
     pub(super) fn is_session(&self) -> bool {
-        matches!(self.role, Role::Session(_))
+        matches!(self.kind, HttpClientKind::Session(_))
     }
 
     /// Whether it is the requests of one connection, which it ends with.
     pub(super) fn is_of_one_connection(&self) -> bool {
-        self.role.kept().only_connection().is_some()
+        self.kind.kept().only_connection().is_some()
     }
 
     /// The connections that wait for a message of it.
     pub(super) fn connections(&self) -> Vec<usize> {
-        self.role.kept().connections()
+        self.kind.kept().connections()
     }
 
     /// Drops all that is kept for it. Returns how many lines are lost.
     pub(super) fn forget(&mut self) -> usize {
-        self.role.kept_mut().forget()
+        self.kind.kept_mut().forget()
     }
 
     /// An event that it keeps begins to be sent once more.
     pub(super) fn begin_event(&mut self, event: EventId) {
-        self.role.kept_mut().begin_event(event);
+        self.kind.kept_mut().begin_event(event);
     }
 
     /// Whether the request with this id waits here, so that no worker has seen any of it.
@@ -230,7 +230,7 @@ impl Member {
 
     /// Bytes of kept events, or of what waits on streams.
     pub(super) fn kept(&self) -> usize {
-        self.role.kept().weight()
+        self.kind.kept().weight()
     }
 
     /// Bytes of messages queued for the core.
@@ -245,21 +245,21 @@ impl Member {
 }
 
 #[derive(Default)]
-pub(in crate::shell) struct Members {
+pub(in crate::shell) struct HttpClients {
     /// By the index of their key.
-    table: Vec<Option<Box<Member>>>,
+    table: Vec<Option<Box<HttpClient>>>,
     /// Those with a name, by that. We choose the ids, so clients cannot make them collide.
     pub(super) sessions: Table<Box<str>, ClientKey>,
-    /// Members with messages for the core, which it accepts again.
+    /// Clients with messages for the core, which it accepts again.
     pub resumed: VecDeque<ClientKey>,
     /// A partial line from the core to one of them.
     pub(super) begun: Vec<u8>,
 }
 
-impl Members {
-    pub(super) fn add(&mut self, member: Member) {
+impl HttpClients {
+    pub(super) fn add(&mut self, member: HttpClient) {
         let client = member.client;
-        if let Some(id) = member.role.kept().id() {
+        if let Some(id) = member.kind.kept().id() {
             self.sessions.insert(id.into(), client);
         }
         if self.table.len() <= client.index() {
@@ -269,24 +269,24 @@ impl Members {
     }
 
     /// The member of this name, if it exists.
-    pub(super) fn named(&self, id: &str) -> Option<&Member> {
+    pub(super) fn named(&self, id: &str) -> Option<&HttpClient> {
         self.get(*self.sessions.get(id)?)
     }
 
     /// The member of a client, if it exists.
-    pub(super) fn get(&self, client: ClientKey) -> Option<&Member> {
+    pub(super) fn get(&self, client: ClientKey) -> Option<&HttpClient> {
         self.table.get(client.index())?.as_deref().filter(|member| member.client == client)
     }
 
-    pub(super) fn get_mut(&mut self, client: ClientKey) -> Option<&mut Member> {
+    pub(super) fn get_mut(&mut self, client: ClientKey) -> Option<&mut HttpClient> {
         self.table.get_mut(client.index())?.as_deref_mut().filter(|member| member.client == client)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &HttpClient> {
         self.table.iter().filter_map(Option::as_deref)
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut HttpClient> {
         self.table.iter_mut().filter_map(Option::as_deref_mut)
     }
 
@@ -299,9 +299,9 @@ impl Members {
         }
     }
 
-    pub(super) fn remove(&mut self, client: ClientKey) -> Option<Box<Member>> {
+    pub(super) fn remove(&mut self, client: ClientKey) -> Option<Box<HttpClient>> {
         let member = self.table.get_mut(client.index())?.take_if(|member| member.client == client)?;
-        if let Some(id) = member.role.kept().id() {
+        if let Some(id) = member.kind.kept().id() {
             self.sessions.remove(id);
         }
         Some(member)
@@ -328,9 +328,9 @@ mod tests {
         let mut bus = Bus::new(Config::from_bytes(text, "a test").expect("it is valid").settings());
         let client = bus.connect(Moment(0), ListenerId::at(0), Origin::default()).0.expect("it has room");
         let session = Session::new("s".into(), None);
-        let mut member = Member {
+        let mut member = HttpClient {
             client,
-            role: Role::Session(Box::new(session)),
+            kind: HttpClientKind::Session(Box::new(session)),
             pool: PoolId::at(0),
             listener: ListenerId::at(0),
             source: Source::User(0),

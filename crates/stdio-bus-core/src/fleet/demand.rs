@@ -19,7 +19,6 @@ use core::time::Duration;
 
 use super::growth::Growth;
 use super::lifetime::RecycleReason;
-use super::restart::Restarts;
 use super::worker::{Worker, WorkerState};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
@@ -238,12 +237,7 @@ impl Fleets {
         };
         let text = format!("pool \"{}\" is asleep: {why_now}", settings.id);
         ctx.report(Reason::PoolAsleep, None, || text);
-        // When its failures are old enough it is ready again.
-        let (now, window) = (ctx.time.now(), ctx.settings.limits.restart_window);
-        let restarts = self.pools[fleet].slots.iter().map(|slot| &slot.restarts).chain([&self.pools[fleet].restarts]);
-        let has_failed = |restarts: &&Restarts| restarts.has_failed_lately(now, window);
-        let failures = restarts.filter(has_failed).filter_map(Restarts::due);
-        ctx.timers.arm(Timer::Fleet(fleet), failures.max().map(|due| due.max(now).after(window)));
+        ctx.timers.arm(Timer::Fleet(fleet), self.pools[fleet].ready_again_at(ctx));
         self.pools.retire_those(ctx, fleet, Some(why), |_, _| true);
         self.fit_groups(ctx);
         ctx.workers_changed = true;
@@ -304,12 +298,37 @@ impl Fleet {
         gives_own || self.slots.iter().take(settings.instances).any(|slot| !slot.is_out)
     }
 
-    /// Whether the last worker has failed lately in every slot in which one may be started, or with its client.
+    /// A worker has ended. If it has failed before it had answered anything, the next one is likely to fail, too. That
+    /// with what is its client's own says nothing about others.
+    pub(super) fn note_failure(&mut self, ctx: &Ctx, worker: &Worker) {
+        let is_failure = !worker.is_excused() && !worker.process.was_short() && !worker.answering.has_answered();
+        if is_failure && !ctx.settings.pools[self.id()].personal {
+            self.failed_at = Some(ctx.time.now());
+        }
+    }
+
+    /// Until when a pool that starts on demand is not ready, since its last worker has failed before it had answered
+    /// anything: its replacement has not shown that it works until it has answered.
+    pub(super) fn unready_until(&self, ctx: &Ctx) -> Option<Moment> {
+        let until = self.failed_at?.after(ctx.settings.limits.restart_window);
+        Some(until).filter(|until| *until > ctx.time.now() && ctx.settings.pools[self.id()].may_sleep())
+    }
+
+    /// When some of its failures are next so old that it may be ready again.
+    pub(super) fn ready_again_at(&self, ctx: &Ctx) -> Option<Moment> {
+        let window = ctx.settings.limits.restart_window;
+        let restarts = self.slots.iter().map(|slot| &slot.restarts).chain([&self.restarts]);
+        let of_restarts = restarts.filter(|_| self.is_asleep).filter_map(|restarts| restarts.failed_until(window));
+        of_restarts.chain(self.unready_until(ctx)).filter(|until| *until > ctx.time.now()).min()
+    }
+
+    /// Whether the last worker has failed lately, in every slot in which one may be started, or with its client.
     pub(super) fn has_failed_lately(&self, ctx: &Ctx) -> bool {
         let (now, window) = (ctx.time.now(), ctx.settings.limits.restart_window);
         let kept = self.slots.iter().take(ctx.settings.pools[self.id()].instances);
         let mut kept = kept.filter(|slot| !slot.is_out).peekable();
-        self.restarts.has_failed_lately(now, window)
+        self.unready_until(ctx).is_some()
+            || self.restarts.has_failed_lately(now, window)
             || kept.peek().is_some() && kept.all(|slot| slot.restarts.has_failed_lately(now, window))
     }
 
@@ -343,12 +362,19 @@ impl Pools {
         fleets.peek().is_some() && fleets.all(|fleet| self[fleet].is_asleep)
     }
 
-    /// A worker may have answered for the first time: with that the wake of its pool is over.
+    /// A worker may have answered for the first time: with that the wake of its pool is over, and that another one has
+    /// failed before counts no more.
     pub(crate) fn note_wakes(&mut self, ctx: &Ctx) {
         if !self.may_sleep() {
             return;
         }
         for fleet in self.all() {
+            if let Some(failed_at) = self[fleet].failed_at {
+                let has_said_more = |worker: &Worker| worker.end.stream.spoke_at() >= Some(failed_at);
+                let answers =
+                    |worker: &Worker| worker.fleet == fleet && worker.answering.has_answered() && has_said_more(worker);
+                self[fleet].failed_at.take_if(|_| ctx.workers.iter().any(|(_, worker)| answers(worker)));
+            }
             let Some(since) = self[fleet].woken_at else { continue };
             let answers = |worker: &Worker| {
                 worker.fleet == fleet && worker.process.started() >= since && worker.answering.has_answered()

@@ -102,6 +102,7 @@ pub(crate) enum FleetUse {
 /// | `rollout`, `settled`, `fallback` | `rollout.rs` |
 /// | `is_released` | `reload.rs` |
 /// | `is_asleep`, `asked_at`, `woken_at` | `demand.rs`; `reload.rs` if it may not be asleep any more |
+/// | `failed_at` | `demand.rs`; this file when its ends are forgotten; `eras/mod.rs` when its workers are handed over |
 /// | `growth` | `growth.rs`; `demand.rs` when it falls asleep; `eras/mod.rs` when its workers are handed over |
 /// | `need` | `eras/mod.rs`, which also hands slots and rollout over to the fleet of the other era |
 /// | `has_subagents`, `dialect` | this file, asked by `session/children.rs` and `session/activity.rs` |
@@ -120,6 +121,8 @@ pub(crate) struct Fleet {
     pub(in crate::fleet) asked_at: Moment,
     /// When it was woken, until one of its workers has answered something.
     pub(in crate::fleet) woken_at: Option<Moment>,
+    /// When one of its workers has last failed before it had answered anything, until one has answered something.
+    pub(in crate::fleet) failed_at: Option<Moment>,
     /// The workers that it has beyond `instances` since those were busy.
     pub(in crate::fleet) growth: Growth,
     /// When the next spare is started after workers that ended soon after a client had taken them.
@@ -147,6 +150,7 @@ impl Fleet {
             is_asleep: pool.may_sleep(),
             asked_at: Moment::default(),
             woken_at: None,
+            failed_at: None,
             growth: Growth::default(),
             restarts: Restarts::default(),
             rollout: Rollout::default(),
@@ -510,7 +514,7 @@ impl Fleet {
 
     /// Fills the empty slots of a pool as if none of its workers had ever ended.
     pub(crate) fn forget_ends(&mut self) {
-        self.restarts = Restarts::default();
+        (self.restarts, self.failed_at) = (Restarts::default(), None);
         for slot in self.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
             slot.restarts = Restarts::default();
         }
@@ -598,6 +602,9 @@ impl Fleets {
     pub(super) fn leave_pool(&mut self, ctx: &mut Ctx, key: WorkerKey, worker: &Worker) {
         let is_candidate = self.pools[worker.fleet].rollout.is_candidate(key);
         self.pools[worker.fleet].note_asked(ctx.time.now(), worker);
+        if !is_candidate && !ctx.shutdown.stops_workers() {
+            self.pools[worker.fleet].note_failure(ctx, worker);
+        }
         if worker.has_run() && !worker.process.is_unwanted() {
             let learned = self.pools.end_question(ctx, worker);
             self.follow_era(ctx, learned);
@@ -637,6 +644,7 @@ impl Fleets {
         self.tick_turns_of(ctx, fleet);
         self.advance_rollout(ctx, fleet);
         self.fill_slots(ctx, fleet);
+        ctx.timers.arm(Timer::Fleet(fleet), self.pools[fleet].ready_again_at(ctx));
         let kept = self.pools[fleet].kept_slots(ctx);
         let empty = self.pools[fleet].slots[..kept].iter().filter(|slot| slot.worker.is_none());
         // Workers that are due and were not started follow one after another (`queue.rs`).

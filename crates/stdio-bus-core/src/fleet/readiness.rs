@@ -5,6 +5,10 @@
 //! for the client. A worker that is being started does not count, though messages for it would be kept; nor does a
 //! worker on probation, whose predecessors have failed in a row, until it has answered or has run for some seconds:
 //! otherwise a pool of crashing workers would attract clients with each of them. Nor does an unresponsive one (`health.rs`).
+//!
+//! A pool that starts on demand starts most of its workers for a line, and one that does not work shows that only then. So
+//! after a worker that has failed before it had answered anything such a pool is not ready for `restart_window`, awake or
+//! asleep, unless one has answered since, or serves that has answered before.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -180,7 +184,10 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     // A pool that may grow, or that lends its workers, has more slots than it keeps filled.
     let (id, slots) = (&settings.id, &here.slots[..here.kept_slots(ctx).max(settings.instances)]);
     let starts_for_each = settings.personal && pools.may_grow(ctx, fleet);
-    if workers().any(Worker::serves) || here.starts_on_demand(ctx, pools) || starts_for_each {
+    let serves = workers().any(Worker::serves) || here.starts_on_demand(ctx, pools) || starts_for_each;
+    let is_proved = |worker: &Worker| worker.serves() && worker.answering().has_answered();
+    let has_failed = here.unready_until(ctx).is_some() && !workers().any(is_proved);
+    if serves && !has_failed {
         return Ok(());
     }
     let out = slots.iter().filter(|slot| slot.is_out()).count();
@@ -190,6 +197,11 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
             false => format!("the operator has taken {out} of {} out", slots.len()),
         };
         return dead(format!("pool \"{id}\" is asleep, and {what}"));
+    }
+    if serves {
+        return dead(format!(
+            "the last worker of pool \"{id}\" has failed before it had answered anything, and no other one has answered since"
+        ));
     }
     if workers().any(Worker::is_asked) {
         return dead(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
@@ -219,6 +231,7 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
         }
         // The next spare is being started, and the others show that it will run.
         if is_coming
+            && !has_failed
             && !slots.iter().any(|slot| slot.restarts.is_failing())
             && ctx.workers.pool_runs(fleet.pool, |_| true)
         {

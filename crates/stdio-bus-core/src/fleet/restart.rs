@@ -107,14 +107,15 @@ impl Restarts {
         self.given_up || self.due.is_some()
     }
 
-    /// Whether the last worker has failed, and the next one could not be started or was not needed for less than this
-    /// since.
+    /// Until when the last worker has failed lately, and the next one could not be started or was not needed for less
+    /// than this since; none if it has not failed, or for good.
+    pub(super) fn failed_until(&self, window: Duration) -> Option<Moment> {
+        self.due.map(|due| if self.given_up { due } else { due.after(window) })
+    }
+
+    /// Whether that is so now.
     pub(super) fn has_failed_lately(&self, now: Moment, window: Duration) -> bool {
-        match self.due {
-            Some(_) if self.given_up => self.due > Some(now),
-            Some(due) => due.after(window) > now,
-            None => self.given_up,
-        }
+        self.failed_until(window).map_or(self.given_up, |until| until > now)
     }
 
     /// Whether a worker has failed since the last healthy one.

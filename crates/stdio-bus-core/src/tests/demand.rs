@@ -880,6 +880,90 @@ fn a_dedicated_pool_whose_last_start_has_timed_out_is_not_ready_while_it_is_asle
     assert!(bench.is_ready(), "that was long ago");
 }
 
+/// What happens to a worker that has read its first request.
+type FirstRequest = fn(&mut Bench, Peer);
+
+#[test]
+fn a_pool_whose_last_worker_failed_before_its_first_answer_is_not_ready_for_restart_window_sec_awake_or_asleep() {
+    let hangs: FirstRequest = |bench, worker| {
+        bench.pass(seconds(9));
+        bench.obeys(worker);
+    };
+    let ends: FirstRequest = |bench, worker| bench.dies(worker);
+    for (assignment, fails) in ALL.into_iter().flat_map(|assignment| [(assignment, hangs), (assignment, ends)]) {
+        let pool = Pool { start_timeout: Some(seconds(9)), ..on_demand(1, assignment) };
+        let mut settings = settings(vec![pool]);
+        settings.limits.restart_window = seconds(600);
+        let mut bench = Bench::new(settings);
+        let client = bench.client();
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        assert!(bench.is_ready(), "nothing is known of its command");
+        let worker = bench.worker(0);
+        fails(&mut bench, worker);
+        let failed_at = bench.now;
+        let said = bench.read(client).concat();
+        assert!(said.contains("-32011"), "{assignment:?}: {said}");
+        bench.breaks(client);
+        bench.gone(client);
+        for awaits_sleep in [false, true] {
+            while bench.bus.view().is_asleep(0) != awaits_sleep || !awaits_sleep && bench.workers.is_empty() {
+                bench.pass(milliseconds(100));
+                assert!(!bench.is_ready(), "{assignment:?}: its replacement was not asked anything");
+                assert!(bench.now < failed_at.after(4 * IDLE), "its replacement starts, and then nobody needs it");
+            }
+            assert!(!bench.is_ready());
+        }
+        // The time of a backoff comes first.
+        bench.pass(failed_at.after(seconds(601)).since(bench.now));
+        assert!(bench.is_ready(), "that was long ago");
+    }
+}
+
+#[test]
+fn a_pool_is_ready_again_as_soon_as_a_worker_has_answered_after_one_that_failed() {
+    for assignment in ALL {
+        let mut bench = asleep(1, assignment);
+        let first = bench.client();
+        bench.write(first, r#"{"id":1,"method":"x"}"#);
+        bench.dies(bench.worker(0));
+        bench.pass(seconds(1));
+        let next = bench.client();
+        bench.write(next, r#"{"id":1,"method":"x"}"#);
+        assert!(!bench.is_ready(), "{assignment:?}");
+        let worker = bench.busy_worker();
+        bench.write(worker, r#"{"id":1,"result":1}"#);
+        assert_eq!(bench.read_json(next)["result"], 1);
+        assert!(bench.is_ready(), "{assignment:?}");
+        for client in [first, next] {
+            bench.breaks(client);
+            bench.gone(client);
+        }
+        if assignment == Assignment::Dedicated {
+            bench.obeys(worker);
+        }
+        while !bench.bus.view().is_asleep(0) {
+            bench.pass(seconds(1));
+            assert!(bench.is_ready(), "{assignment:?}");
+            assert!(bench.now < Moment(0).after(4 * IDLE), "nobody needs it");
+        }
+        assert!(bench.is_ready(), "{assignment:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_serves_keeps_its_pool_ready_while_another_one_fails_at_its_start() {
+    let mut bench = asleep(2, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let good = bench.busy_worker();
+    bench.write(good, r#"{"id":1,"result":1}"#);
+    bench.read(client);
+    bench.pass(seconds(1));
+    let other = bench.workers.iter().map(|worker| Peer::Worker(*worker)).find(|worker| *worker != good);
+    bench.dies(other.expect("it has two"));
+    assert!(bench.is_ready());
+}
+
 #[test]
 fn a_wake_by_a_notification_counts_though_nobody_waits_for_its_answer() {
     let mut bench = asleep(1, Assignment::RoundRobin);

@@ -76,6 +76,7 @@ impl Fleets {
         // A client has woken the one that needs them, or a fleet that is asleep gives none.
         taker.is_asleep &= giver.is_asleep;
         taker.woken_at = taker.woken_at.or(giver.woken_at.take());
+        taker.failed_at = taker.failed_at.max(giver.failed_at.take());
         giver.is_asleep = ctx.settings.pools[from].may_sleep();
         (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
         taker.rollout = core::mem::take(&mut giver.rollout);

@@ -530,7 +530,7 @@ fn a_client_that_vanishes_ends_its_requests_and_its_worker() {
     ask(&mut client, 1, "hold", json!({}));
     daemon.until("the worker has the request", || daemon.log().matches("worker_started").count() >= 2);
     drop(client);
-    daemon.logs(&["client_broken", "client=0", "it disconnected without a close frame", "1 requests pending"]);
+    daemon.logs(&["client_broken", "client=0", "it disconnected without a close frame", "1 requests were pending"]);
     daemon.logs(&["worker_stopped"]);
     daemon.stop();
 }

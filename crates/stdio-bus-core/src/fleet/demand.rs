@@ -298,11 +298,12 @@ impl Fleet {
         gives_own || self.slots.iter().take(settings.instances).any(|slot| !slot.is_out)
     }
 
-    /// A worker has ended. If it has failed before it had answered anything, the next one is likely to fail, too. That
-    /// with what is its client's own says nothing about others.
+    /// A worker has ended. If it has failed before it, or any other worker since the pool was woken, had answered anything,
+    /// the next one is likely to fail, too. Once one has answered, the command works, and a client whose requests end workers
+    /// does not make its pool unready for others. That a worker with what is its client's own fails says nothing about others.
     pub(super) fn note_failure(&mut self, ctx: &Ctx, worker: &Worker) {
         let is_failure = !worker.is_excused() && !worker.process.was_short() && !worker.answering.has_answered();
-        if is_failure && !ctx.settings.pools[self.id()].personal {
+        if is_failure && self.woken_at.is_some() && !ctx.settings.pools[self.id()].personal {
             self.failed_at = Some(ctx.time.now());
         }
     }

@@ -951,6 +951,26 @@ fn a_pool_is_ready_again_as_soon_as_a_worker_has_answered_after_one_that_failed(
 }
 
 #[test]
+fn a_client_whose_requests_end_workers_does_not_make_a_pool_unready_that_has_answered_since_it_was_woken() {
+    for assignment in ALL {
+        let mut bench = asleep(1, assignment);
+        let client = bench.client();
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        let worker = bench.busy_worker();
+        bench.write(worker, r#"{"id":1,"result":1}"#);
+        bench.read(client);
+        bench.dies(worker);
+        bench.pass(seconds(1));
+        let other = bench.client();
+        bench.write(other, r#"{"id":1,"method":"x"}"#);
+        let second = bench.busy_worker();
+        bench.dies(second);
+        bench.pass(seconds(20));
+        assert!(bench.is_ready(), "{assignment:?}");
+    }
+}
+
+#[test]
 fn a_worker_that_serves_keeps_its_pool_ready_while_another_one_fails_at_its_start() {
     let mut bench = asleep(2, Assignment::RoundRobin);
     let client = bench.client();

@@ -360,6 +360,12 @@ impl Group {
             let text = "no worker is free: too many clients wait for one of their own; try again later";
             return Refusal(Reason::NoWorker, text.into());
         }
+        if ctx.shutdown.refuses_requests() {
+            return Refusal(
+                Reason::NoWorker,
+                "no worker is free, and the daemon, which is shutting down, starts none".into(),
+            );
+        }
         let fleet = self.only_fleet().filter(|_| self.is_dedicated());
         let rests_until = fleet.and_then(|fleet| pools[fleet].rests_until(ctx.time.now()));
         let restarts = || self.slots.iter().map(|slot| &pools[*slot].restarts);

@@ -575,7 +575,8 @@ impl Fleets {
         }
     }
 
-    /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow; or lends one.
+    /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow; or lends one. While the
+    /// daemon refuses requests, none is started: what a client still sends are notifications, and no request will follow.
     pub(super) fn take_dedicated(&mut self, ctx: &mut Ctx, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
         let fleet = self.balancer[group].fleets().next()?;
         let lends = self.balancer[group].lends();
@@ -584,7 +585,7 @@ impl Fleets {
         } else if let Some(spare) = self.balancer[group].next_in_turn(ctx, &self.pools, true) {
             self.pools.leave_slot(ctx, spare);
             spare
-        } else if self.pools.may_grow(ctx, fleet) {
+        } else if self.pools.may_grow(ctx, fleet) && !ctx.shutdown.refuses_requests() {
             self.pools.start_worker(ctx, fleet, Placement::With(client), self.pools[fleet].settled)?
         } else {
             return None;

@@ -250,6 +250,23 @@ fn messages_about_a_pending_request_pass_while_quiescing() {
 }
 
 #[test]
+fn no_worker_is_started_for_a_notification_while_quiescing() {
+    let own = Pool { start: crate::settings::Start::OnDemand, max_instances: 3, ..pool(1, Assignment::Dedicated) };
+    let mut patient = settings(vec![own]);
+    patient.limits.quiesce = seconds(10);
+    let mut bench = Bench::new(patient);
+    let (served, other) = (bench.client(), bench.client());
+    bench.write(served, r#"{"id":1,"method":"x"}"#);
+    let before = bench.workers.len();
+    bench.shutdown();
+    bench.write(other, r#"{"method":"n"}"#);
+    assert_eq!((bench.workers.len(), bench.count(Reason::NoWorker)), (before, 1));
+    let worker = bench.worker(0);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read_json(served)["result"], 1, "what was asked before is answered");
+}
+
+#[test]
 fn a_client_in_the_middle_of_a_line_is_not_silent() {
     let (mut bench, client, worker) = quiescing(seconds(10));
     bench.write(worker, r#"{"id":1,"result":1}"#);

@@ -44,8 +44,10 @@ impl Model {
         self.pass_over_unresponsive(now, &mut to, is_in_turn);
         self.pass_over_tried(now, &mut to, is_in_turn);
         let taken = self.step.has_perhaps_taken(&pools);
-        let may_lack =
-            assignment == Assignment::Dedicated && (taken || self.clients[client].has_waited >= TURN_AWAITED);
+        // A draining daemon starts no worker for a notification.
+        let starts_none = self.drain.is_quiescing();
+        let may_lack = assignment == Assignment::Dedicated
+            && (taken || starts_none || self.clients[client].has_waited >= TURN_AWAITED);
         let any_serves = |to: &Party| matches!(to, Party::Worker(worker) if serves(&self.workers[*worker]));
         let lost = if may_lack || !to.iter().any(any_serves) { vec![Reason::NoWorker] } else { Vec::new() };
         Fate { to, lost, group: Some(group) }

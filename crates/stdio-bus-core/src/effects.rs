@@ -9,7 +9,7 @@ use ndjson_scan::Span;
 
 use super::peer::{Moment, Peer};
 use super::port::Effect;
-use super::report::{Level, Reason, Report};
+use super::report::{Reason, Report};
 use super::request_log::Records;
 use super::stats::{Side, Stats};
 use crate::peers::Endpoint;
@@ -30,8 +30,6 @@ struct Bucket {
     window_from: Moment,
     passed: u32,
     suppressed: u64,
-    /// The highest level of the reports that passed.
-    level: Option<Level>,
 }
 
 impl Reason {
@@ -91,14 +89,11 @@ impl EffectQueue {
     pub(super) fn report(&mut self, now: Moment, reason: Reason, make: impl FnOnce() -> Report) -> Option<Moment> {
         let bucket = self.buckets.entry(reason).or_default();
         if now.since(bucket.window_from) >= SUMMARY_EVERY && bucket.suppressed == 0 {
-            (bucket.window_from, bucket.passed, bucket.level) = (now, 0, None);
+            (bucket.window_from, bucket.passed) = (now, 0);
         }
         if bucket.passed < reason.burst() {
             bucket.passed += 1;
-            bucket.count += 1;
-            let report = make();
-            bucket.level = bucket.level.max(Some(report.level));
-            self.effects.push_back(Effect::Report(Box::new(report)));
+            self.report_unlimited(reason, make);
             return None;
         }
         bucket.count += 1;
@@ -131,12 +126,7 @@ impl EffectQueue {
             let text = format!("the same {} times more; /metrics has all of them ({metric})", bucket.suppressed);
             bucket.window_from = now;
             let suppressed = core::mem::take(&mut bucket.suppressed);
-            let level = bucket.level.unwrap_or(reason.level());
-            self.effects.push_back(Effect::Report(Box::new(Report {
-                suppressed,
-                level,
-                ..Report::new(*reason, text)
-            })));
+            self.effects.push_back(Effect::Report(Box::new(Report { suppressed, ..Report::new(*reason, text) })));
         }
         next
     }
@@ -205,21 +195,5 @@ mod tests {
         assert_eq!(out.sum_up(due), None);
         let Some(Effect::Report(summary)) = out.effects.back() else { panic!("no summary") };
         assert_eq!(summary.suppressed, 1000 - u64::from(BURST));
-    }
-
-    #[test]
-    fn a_summary_has_the_highest_level_of_the_reports_that_it_follows() {
-        let level_of_summary = |levels: [Level; 2]| {
-            let mut out = EffectQueue::default();
-            for number in 0..100 {
-                let report = || Report::new(Reason::WorkerReplaced, "x").at(levels[number % 2]);
-                out.report(Moment(1), Reason::WorkerReplaced, report);
-            }
-            out.sum_up(Moment(1).after(SUMMARY_EVERY));
-            let Some(Effect::Report(summary)) = out.effects.back() else { panic!("no summary") };
-            summary.level
-        };
-        assert_eq!(level_of_summary([Level::Info, Level::Info]), Level::Info, "nobody has to look into it");
-        assert_eq!(level_of_summary([Level::Warn, Level::Info]), Level::Warn);
     }
 }

@@ -287,9 +287,9 @@ fn bind_remedy(address: &Address, error: &io::Error) -> String {
     }
 }
 
-/// What to do about a failed system call in the folder of `state`; other reasons name their remedies themselves.
+/// What to do if the folder of `state` may not be used; other reasons speak for themselves.
 fn state_remedy(source: &io::Error) -> &'static str {
-    if source.raw_os_error().is_some() { "\nlet the daemon's user read and write there" } else { "" }
+    if source.kind() == io::ErrorKind::PermissionDenied { "\nlet the daemon's user read and write there" } else { "" }
 }
 
 #[cfg(test)]

@@ -13,7 +13,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, fsync, mkdir, open, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, FlockOperation, Mode, OFlags, flock, fstat, fsync, linkat, mkdir, open, openat, renameat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -308,9 +310,9 @@ impl StateFile {
             }
             Err(error) => return Err(error.into()),
         }
-        let mut bytes = Vec::new();
         let mut loaded = match openat(&folder, NAME, OFlags::RDONLY | FLAGS, Mode::empty()) {
             Ok(file) => {
+                let mut bytes = Vec::new();
                 File::from(file).take(2 * MOST_BYTES as u64).read_to_end(&mut bytes)?;
                 decode(node, &bytes)?
             }
@@ -319,20 +321,26 @@ impl StateFile {
         };
         let mut state = Self { folder, _lock: lock, written: None, node: node.to_owned() };
         if let Some(damage) = &mut loaded.damage {
-            *damage += &match state.put_aside(&bytes, &loaded.records) {
+            *damage += &match state.put_aside() {
                 Ok(()) => format!("; the file is put aside as {UNREADABLE}"),
-                Err(error) => format!("; the file stays as it is, since it cannot be put aside: {error}"),
+                Err(error) => format!("; the file cannot be put aside as {UNREADABLE}: {error}"),
             };
+            // If the start fails after this, or the daemon is killed, the next one still finds the undamaged records. Without
+            // them another user could load a session.
+            if let Err(error) = state.replace(&loaded.records) {
+                *damage += &format!("; what is undamaged cannot be written yet: {error}");
+            }
         }
         Ok((state, loaded))
     }
 
-    /// Keeps a copy of a damaged file, since people may want to look at it, and puts a file with its undamaged records in its
-    /// place: if the start fails after this, or the daemon is killed, the next one still finds those records. Without them
-    /// another user could load a session.
-    fn put_aside(&mut self, damaged: &[u8], undamaged: &[Record]) -> io::Result<()> {
-        self.write(UNREADABLE, damaged)?;
-        self.replace(undamaged).map(|_| ())
+    /// Gives a damaged file a second name, since people may want to look at it after another one has taken its place.
+    fn put_aside(&self) -> io::Result<()> {
+        match unlinkat(&self.folder, UNREADABLE, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(linkat(&self.folder, NAME, &self.folder, UNREADABLE, AtFlags::empty())?)
     }
 
     /// Replaces the file by one with these records. Returns how many of the last ones found no room.
@@ -597,7 +605,7 @@ mod tests {
         // That daemon has written nothing.
         let again = StateFile::open(&path, "bus").expect("it continues").1;
         assert_eq!((again.records, again.damage), (undamaged, None));
-        assert_eq!(std::fs::read(path.join(UNREADABLE)).expect("a copy is there"), bytes);
+        assert_eq!(std::fs::read(path.join(UNREADABLE)).expect("it has another name"), bytes);
     }
 
     #[test]
@@ -618,7 +626,7 @@ mod tests {
         std::fs::write(path.join(NAME), "something else").expect("it is ours");
         let (state, loaded) = StateFile::open(&path, "bus").expect("it continues");
         assert!(loaded.records.is_empty() && loaded.damage.is_some());
-        assert_eq!(std::fs::read(path.join(UNREADABLE)).expect("a copy is there"), b"something else");
+        assert_eq!(std::fs::read(path.join(UNREADABLE)).expect("it has another name"), b"something else");
         drop(state);
         std::fs::remove_file(path.join(NAME)).expect("it is there");
         std::os::unix::fs::symlink("/dev/zero", path.join(NAME)).expect("a link");

@@ -351,7 +351,7 @@ impl Persistence {
         None
     }
 
-    /// Writes it for the last time, and waits for that, at most for a while. Returns whether the next start finds all of it.
+    /// Writes it for the last time, and waits for that, at most for a while. Returns whether it was written.
     pub(super) fn close(&mut self, view: View<'_>, config: &Config) -> bool {
         let Some(Writer { records, last, .. }) = self.writer.take() else { return true };
         let _ = records.send(self.records(view, config));

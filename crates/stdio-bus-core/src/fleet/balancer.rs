@@ -360,7 +360,7 @@ impl Group {
             let text = "no worker is free: too many clients wait for one of their own; try again later";
             return Refusal(Reason::NoWorker, text.into());
         }
-        if ctx.shutdown.refuses_requests() {
+        if self.is_dedicated() && ctx.shutdown.refuses_requests() {
             return Refusal(
                 Reason::NoWorker,
                 "no worker is free, and the daemon, which is shutting down, starts none".into(),

@@ -107,7 +107,7 @@ impl Bus {
         let others = worker.end.traffic.lines_out.saturating_sub(worker.end.to_answer.count().into());
         if others > 0 {
             self.ctx.report(Reason::NoWorker, Some(Peer::Worker(key)), || {
-                format!("{others} lines that get no answer were not delivered: {text}")
+                format!("lines that get no answer were not delivered, {others} in all: {text}")
             });
         }
         let asked = self.requests.asked_of(&self.ctx, key.into());
@@ -512,12 +512,12 @@ fn lost(cause: Option<Reason>, lifetime: &Lifetime) -> &'static str {
         Some(Reason::WorkerMalformed) => {
             "the worker was restarted before it answered: it wrote a malformed line (pools[].on_bad_output)"
         }
-        Some(Reason::WorkerHangs) => "the worker was replaced before it answered: it hung",
+        Some(Reason::WorkerHangs) => "the worker was restarted before it answered: it hung",
         Some(Reason::StartTimeout) => {
-            "the worker was replaced before it answered: it said nothing within start_timeout_sec; its stderr is in the log of \
+            "the worker was restarted before it answered: it said nothing within start_timeout_sec; its stderr is in the log of \
              the daemon; raise pools[].start_timeout_sec if it needs more time"
         }
-        Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read its stdin",
+        Some(Reason::WorkerStalled) => "the worker was restarted before it answered: it did not read its stdin",
         Some(Reason::WorkerReplaced) if lifetime.recycle_reason() == Some(RecycleReason::Operator) => {
             "the operator had the worker replaced before it answered"
         }

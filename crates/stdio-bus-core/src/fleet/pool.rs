@@ -565,7 +565,9 @@ impl Fleets {
             if !self.pools[slot].may_begin(ctx.time.now()) {
                 continue;
             }
-            if is_dedicated && (self.pools.has_enough(ctx, fleet) || !self.may_start_at_once(ctx, fleet.pool)) {
+            // A spare is for a client that begins, and a draining daemon takes no requests.
+            let is_for_nobody = is_dedicated && (self.pools.has_enough(ctx, fleet) || ctx.shutdown.refuses_requests());
+            if is_for_nobody || is_dedicated && !self.may_start_at_once(ctx, fleet.pool) {
                 return;
             }
             if let Some(worker) = self.pools.start_in_slot(ctx, slot) {

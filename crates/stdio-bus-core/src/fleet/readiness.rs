@@ -7,8 +7,8 @@
 //! otherwise a pool of crashing workers would attract clients with each of them. Nor does an unresponsive one (`health.rs`).
 //!
 //! A pool that starts on demand starts most of its workers for a line, and one that does not work shows that only then. So
-//! after a worker that has failed before it had answered anything such a pool is not ready for `restart_window`, awake or
-//! asleep, unless one has answered since, or serves that has answered before.
+//! after a worker has failed before any had answered since a request woke the pool, it is not ready for `restart_window`,
+//! awake or asleep, or until one has answered.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;

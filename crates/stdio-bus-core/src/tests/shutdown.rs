@@ -2,6 +2,7 @@
 
 use super::super::shutdown::Stage;
 use super::*;
+use crate::settings::Start;
 
 /// A bus that lets requests finish for this long; its one client waits for its one worker.
 fn quiescing(quiesce: Duration) -> (Bench, Peer, Peer) {
@@ -250,20 +251,21 @@ fn messages_about_a_pending_request_pass_while_quiescing() {
 }
 
 #[test]
-fn no_worker_is_started_for_a_notification_while_quiescing() {
-    let own = Pool { start: crate::settings::Start::OnDemand, max_instances: 3, ..pool(1, Assignment::Dedicated) };
-    let mut patient = settings(vec![own]);
-    patient.limits.quiesce = seconds(10);
-    let mut bench = Bench::new(patient);
-    let (served, other) = (bench.client(), bench.client());
-    bench.write(served, r#"{"id":1,"method":"x"}"#);
-    let before = bench.workers.len();
-    bench.shutdown();
-    bench.write(other, r#"{"method":"n"}"#);
-    assert_eq!((bench.workers.len(), bench.count(Reason::NoWorker)), (before, 1));
-    let worker = bench.worker(0);
-    bench.write(worker, r#"{"id":1,"result":1}"#);
-    assert_eq!(bench.read_json(served)["result"], 1, "what was asked before is answered");
+fn no_worker_is_started_for_a_notification_while_quiescing_nor_a_spare_after_the_one_that_it_took() {
+    for (start, lost) in [(Start::OnDemand, 1), (Start::AtOnce, 0)] {
+        let mut patient = settings(vec![Pool { start, max_instances: 3, ..pool(1, Assignment::Dedicated) }]);
+        patient.limits.quiesce = seconds(10);
+        let mut bench = Bench::new(patient);
+        let (served, other) = (bench.client(), bench.client());
+        bench.write(served, r#"{"id":1,"method":"x"}"#);
+        let before = bench.workers.len();
+        bench.shutdown();
+        bench.write(other, r#"{"method":"n"}"#);
+        assert_eq!((bench.workers.len(), bench.count(Reason::NoWorker)), (before, lost), "{start:?}");
+        let worker = bench.worker(0);
+        bench.write(worker, r#"{"id":1,"result":1}"#);
+        assert_eq!(bench.read_json(served)["result"], 1, "what was asked before is answered");
+    }
 }
 
 #[test]

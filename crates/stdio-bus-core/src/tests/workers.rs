@@ -244,7 +244,10 @@ fn lines_for_a_worker_that_could_not_be_started_were_not_delivered_and_their_sen
                 assert_eq!(error["message"], format!("the worker could not be started: {WHY}{remedy}"));
             }
             assert_eq!((bench.count(Reason::RequestLost), bench.count(Reason::NoWorker)), (0, 3));
-            let lost = bench.reports.iter().find(|report| report.text.starts_with("2 lines that get no answer"));
+            let lost = bench
+                .reports
+                .iter()
+                .find(|report| report.text.starts_with("lines that get no answer were not delivered, 2 in all"));
             assert!(lost.is_some_and(|report| report.text.contains(WHY)), "the log names the notifications");
             assert_eq!(bench.how_closed(client), None);
         }

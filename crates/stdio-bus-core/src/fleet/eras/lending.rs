@@ -98,6 +98,9 @@ impl Fleets {
             self.admission.count_turn(source);
             return Some(free);
         }
+        if ctx.shutdown.refuses_requests() {
+            return None;
+        }
         // Its client's request shows it the era.
         let started = self.pools.start_in_slot(ctx, self.pools[fleet].slot_to_fill(ctx, client, fleet)?)?;
         self.end_vacancy(ctx, fleet);

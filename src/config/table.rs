@@ -269,7 +269,7 @@ const POOL: &[Setting] = &[
         "check",
         Object,
         Words("none"),
-        "How the daemon checks a silent worker that owes answers, and replaces one that hangs.",
+        "How the daemon checks a silent worker that owes answers, and restarts one that hangs.",
     ),
     row("max_age_sec", Number(Seconds, 1, 365 * DAY), Words("no limit"), "Age at which a worker is replaced."),
     row(

@@ -139,7 +139,7 @@ pub(super) fn allow(need: Need) -> Result<Allowance, StartError> {
 }
 
 /// Grows the kernel's table of this process's descriptors to the size that it may need. In a process of several threads,
-/// whoever opens the first descriptor above 64, 256, 512 and so on waits until all CPUs have passed an RCU grace period
+/// whoever opens the first descriptor above 64, 128, 256 and so on waits until all CPUs have passed an RCU grace period
 /// (`expand_fdtable` in Linux's fs/file.c), which takes 10 ms and more: the loop, or a thread that starts a worker. With
 /// one thread nobody waits, so this is called before there are others.
 pub(super) fn grow_table(need: Need) {

@@ -138,6 +138,7 @@ mod tests {
         assert!(has(Refusal::new(Status::UpgradeRequired, ""), "Connection: close, Upgrade"));
         assert!(has(Refusal::unavailable("it drains", 5), "Retry-After: 5"));
     }
+
     #[test]
     fn a_refused_upgrade_says_where_to_sign_in_if_its_listener_does() {
         let challenge = "Bearer resource_metadata=\"https://a/.well-known/oauth-protected-resource\"";

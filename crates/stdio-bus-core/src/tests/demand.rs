@@ -971,6 +971,26 @@ fn a_client_whose_requests_end_workers_does_not_make_a_pool_unready_that_has_ans
 }
 
 #[test]
+fn a_listener_that_a_failed_wake_has_closed_opens_again_after_restart_window_sec_without_a_client() {
+    for assignment in ALL {
+        let mut settings = settings(vec![on_demand(1, assignment)]);
+        settings.listeners[0].closes_when_not_ready = true;
+        let window = settings.limits.restart_window;
+        let mut bench = Bench::new(settings);
+        let client = bench.client();
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        let failed = bench.busy_worker();
+        bench.dies(failed);
+        bench.breaks(client);
+        bench.gone(client);
+        bench.pass(window / 2);
+        assert_eq!(bench.listeners.closed.len(), 1, "{assignment:?}");
+        bench.pass(window);
+        assert!(bench.listeners.closed.is_empty(), "{assignment:?}");
+    }
+}
+
+#[test]
 fn a_worker_that_serves_keeps_its_pool_ready_while_another_one_fails_at_its_start() {
     let mut bench = asleep(2, Assignment::RoundRobin);
     let client = bench.client();

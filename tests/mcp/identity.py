@@ -353,7 +353,7 @@ class Tokens(Front):
         with open(self.path("tokens"), "w") as file:
             file.write(f"alice:sha256:{hashlib.sha256(b'the-secret-of-alice').hexdigest()}\n")
         os.chmod(self.path("tokens"), 0o600)
-        return [("127.0.0.1:9001", f"127.0.0.1:{self.port}"), ("/etc/stdio_bus/tokens", self.path("tokens"))]
+        return [("127.0.0.1:9001", f"127.0.0.1:{self.port}"), ("/etc/stdio-bus/tokens", self.path("tokens"))]
 
     def connects(self, _certificate=None):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)

@@ -334,12 +334,17 @@ impl StateFile {
         Ok((state, loaded))
     }
 
+    /// Removes a file of the folder, if it is there.
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&self.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Gives a damaged file a second name, since people may want to look at it after another one has taken its place.
     fn put_aside(&self) -> io::Result<()> {
-        match unlinkat(&self.folder, UNREADABLE, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
+        self.remove(UNREADABLE)?;
         Ok(linkat(&self.folder, NAME, &self.folder, UNREADABLE, AtFlags::empty())?)
     }
 
@@ -353,7 +358,7 @@ impl StateFile {
         self.written = None;
         if result.is_err() {
             // A full disk gets its room back.
-            let _ = unlinkat(&self.folder, NEW, AtFlags::empty());
+            let _ = self.remove(NEW);
         }
         result.map(|()| left)
     }
@@ -364,10 +369,7 @@ const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONB
 
 impl Folder for StateFile {
     fn write(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        match unlinkat(&self.folder, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
+        self.remove(name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | FLAGS;
         let mut file = File::from(openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?);
         file.write_all(bytes)?;

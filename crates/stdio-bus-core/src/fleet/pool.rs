@@ -566,8 +566,11 @@ impl Fleets {
                 continue;
             }
             // A spare is for a client that begins, and a draining daemon takes no requests.
-            let is_for_nobody = is_dedicated && (self.pools.has_enough(ctx, fleet) || ctx.shutdown.refuses_requests());
-            if is_for_nobody || is_dedicated && !self.may_start_at_once(ctx, fleet.pool) {
+            if is_dedicated
+                && (ctx.shutdown.refuses_requests()
+                    || self.pools.has_enough(ctx, fleet)
+                    || !self.may_start_at_once(ctx, fleet.pool))
+            {
                 return;
             }
             if let Some(worker) = self.pools.start_in_slot(ctx, slot) {

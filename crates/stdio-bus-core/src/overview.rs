@@ -188,16 +188,15 @@ pub struct Levels {
     pub worker_requests: FillLevel,
 }
 
-/// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
-fn wait_for_own_worker(fleets: &Fleets, ctx: &Ctx, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
-    if let Some((group, since)) = fleets.queue().awaits_turn(key) {
-        let fleet = fleets.balancer()[group].fleets().next()?;
-        let whom = PeerName::Pool(fleet.pool);
-        return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
-    }
-    if let Some((group, since)) = fleets.queue().awaits_resume(key) {
-        let whom = PeerName::PausedPool(fleets.balancer()[group].fleets().next()?.pool);
-        return Some(WaitsFor { whom, what: "its resume", time: now.since(since) });
+/// The pool of which a client waits for a worker, or the worker of its own whose first answer it waits for.
+fn wait_for_worker(fleets: &Fleets, ctx: &Ctx, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
+    if let Some((group, since)) = fleets.queue().awaits_worker(key) {
+        let pool = fleets.balancer()[group].fleets().next()?.pool;
+        let (whom, what) = match fleets.queue().awaits_resume(key).is_some() {
+            true => (PeerName::PausedPool(pool), "its resume"),
+            false => (PeerName::Pool(pool), "a worker"),
+        };
+        return Some(WaitsFor { whom, what, time: now.since(since) });
     }
     let starts = |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
     let worker = client.assigned().iter().map(|(_, worker)| *worker).find(starts)?;
@@ -247,7 +246,7 @@ impl<'a> View<'a> {
         let (key, client) = self.bus.ctx.clients.at(slot)?;
         let mut link = link_of(&self.bus.ctx, now, client.end(), client.identity().opened);
         link.waits_for =
-            link.waits_for.or_else(|| wait_for_own_worker(&self.bus.fleets, &self.bus.ctx, now, key, client));
+            link.waits_for.or_else(|| wait_for_worker(&self.bus.fleets, &self.bus.ctx, now, key, client));
         Some(ClientRow {
             number: client.identity().number,
             listener: client.identity().listener,
@@ -372,7 +371,7 @@ impl<'a> View<'a> {
             settings,
             waiting: slots().filter(|slot| !slot.is_given_up() && !slot.is_out() && slot.worker().is_none()).count(),
             given_up: slots().filter(|slot| slot.is_given_up()).count(),
-            out: slots().filter(|slot| slot.is_out()).count(),
+            out: self.bus.fleets.pools().taken_out(&self.bus.ctx, pool),
             grown: self.bus.fleets.pools().grown(pool),
             is_paused: self.bus.fleets.pools()[pool].is_paused(),
             is_asleep: self.bus.fleets.pools().is_asleep(pool),

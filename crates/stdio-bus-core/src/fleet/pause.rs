@@ -12,7 +12,7 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
 use crate::fleet::pool::Pools;
-use crate::index::{GroupId, ListenerId, PoolId};
+use crate::index::{FleetId, GroupId, ListenerId, PoolId};
 use crate::message::Parsed;
 use crate::origin::Origin;
 use crate::peer::{ClientKey, WorkerKey};
@@ -134,6 +134,16 @@ impl Pools {
         self.retire_worker(ctx, key);
         // It may have been the last one that a new command was to replace.
         self.roll_out_soon(ctx);
+    }
+
+    /// How many slots of a pool stay empty since the operator has taken their workers out. A pool that falls asleep keeps
+    /// them: it does not fill them when it wakes.
+    pub(crate) fn taken_out(&self, ctx: &Ctx, pool: PoolId) -> usize {
+        let is_out = |fleet: FleetId| {
+            let fleet = &self[fleet];
+            fleet.slots.iter().take(fleet.slots_awake(ctx)).filter(|slot| slot.is_out()).count()
+        };
+        self.of(pool).map(is_out).sum()
     }
 
     /// The slots of a pool whose workers were taken out are filled again.

@@ -497,7 +497,12 @@ impl IndexMut<SlotId> for Pools {
 impl Fleet {
     /// Number of slots that are kept filled, the first ones.
     pub(crate) fn kept_slots(&self, ctx: &Ctx) -> usize {
-        if self.rests() || self.is_released || self.is_asleep {
+        if self.is_asleep { 0 } else { self.slots_awake(ctx) }
+    }
+
+    /// The same while it is not asleep, or for when it wakes.
+    pub(in crate::fleet) fn slots_awake(&self, ctx: &Ctx) -> usize {
+        if self.rests() || self.is_released {
             return 0;
         }
         if self.is_asked_beside() {

@@ -410,6 +410,12 @@ impl WorkerQueue {
         Some((waiting.group, waiting.since))
     }
 
+    /// Since when a client waits for a worker, for whatever reason, and in which group.
+    pub(crate) fn awaits_worker(&self, key: ClientKey) -> Option<(GroupId, Moment)> {
+        let waiting = self.waiting.iter().find(|waiting| waiting.client == key)?;
+        Some((waiting.group, waiting.since))
+    }
+
     /// Clients that wait for their turns, or for the first answers of their own workers.
     pub(crate) fn awaiting_workers(&self, ctx: &Ctx) -> usize {
         let starting = ctx.workers.iter().filter(|(_, worker)| worker.starts_for().is_some());

@@ -801,6 +801,7 @@ fn a_pool_whose_workers_are_all_taken_out_is_not_ready_while_it_is_asleep() {
     assert!(bench.bus.view().is_asleep(0));
     let why = Readiness::NotReady("pool \"agents\" is asleep, and the operator has taken 1 of 1 out".to_owned());
     assert_eq!(bench.bus.view().pool_readiness(0), Some(why));
+    assert_eq!(bench.bus.view().pool_row(0).map(|row| row.out), Some(1));
     let woken = bench.count(Reason::PoolWoken);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     assert!(bench.read(client).concat().contains("the operator has taken it out"));

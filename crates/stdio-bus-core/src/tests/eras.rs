@@ -1,6 +1,7 @@
 //! Clients of MCP listeners: the era of a command, the workers for each era, and what a client leaves behind.
 
 use super::*;
+use crate::overview::PeerName;
 use crate::settings::Era;
 
 /// The settings of a bus with an MCP listener and one for lines, and this pool.
@@ -112,6 +113,10 @@ fn a_request_of_2026_07_28_waits_until_the_era_is_known() {
     bench.write(client, CALL);
     assert!(bench.is_paused(client));
     assert_eq!(bench.busy(), [false, false]);
+    bench.pass(seconds(1));
+    let row = bench.bus.view().client_row(bench.now, 0).expect("it is connected");
+    let shown = row.link.waits_for.map(|it| (it.whom, it.what, it.time));
+    assert_eq!(shown, Some((PeerName::Pool(PoolId::at(0)), "a worker", seconds(1))), "show waiting lists it");
     let worker = bench.worker(0);
     bench.write(worker, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
     assert_eq!(bench.busy(), [true, false]);

@@ -44,7 +44,7 @@ struct KeptSession {
     waits: bool,
     /// Its client has come since.
     has_come: bool,
-    /// How many workers have not.
+    /// How many workers had its `initialize`, and failed.
     tries: u8,
     bytes: usize,
 }
@@ -239,7 +239,7 @@ impl Persistence {
     }
 
     /// A session was to go on, and no worker has answered its `initialize`: it waits again, or has ended. `has_failed` if a
-    /// worker had that.
+    /// worker had that, and has ended or not answered in time.
     pub(super) fn waits_again(&mut self, id: &str, has_failed: bool) {
         let Some(kept) = self.sessions.get_mut(&SessionDigest::of(id)).filter(|kept| !kept.waits) else { return };
         (kept.has_come, kept.tries) = (true, kept.tries + u8::from(has_failed));

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::admin::{Admin, metric, with_admin};
+use crate::admin::{Admin, metric, said, with_admin};
 use crate::harness::{Daemon, Setup, seconds_go_by, with, worker};
 use crate::http::{Http, notification, request};
 use crate::mcp::{VERSION, dedicated, door_of, shared};
@@ -242,10 +242,7 @@ fn a_session_whose_worker_refuses_its_initialize_now_is_gone() {
     let daemon = lasting(folder.path(), dedicated(), json!({}));
     let id = session(&daemon);
     daemon.stop();
-    let script = r#"while read -r line; do case "$line" in *'"initialize"'*)
-        printf '{"jsonrpc":"2.0","id":"init","error":{"code":-32602,"message":"no"}}\n';; esac; done"#;
-    let refuses = json!({ "id": "tools", "command": "sh", "args": ["-c", script], "instances": 1,
-                          "assignment": "dedicated", "max_instances": 4 });
+    let refuses = greets(r#"printf '{"jsonrpc":"2.0","id":"init","error":{"code":-32602,"message":"no"}}\n'"#);
     let daemon = lasting(folder.path(), refuses, json!({}));
     let gone = at(&daemon, &id).ask(&request(2, "a", json!({})));
     assert_eq!((gone.status, gone.json()["id"].clone()), (404, json!(2)), "its client begins anew");
@@ -262,15 +259,8 @@ fn a_session_whose_worker_dies_before_it_is_greeted_is_asked_for_again_and_conti
     daemon.stop();
     let mark = folder.path().join("died");
     // The first one dies of its initialize.
-    let script = format!(
-        r#"while read -r line; do case "$line" in
-        *'"initialize"'*) if [ ! -e {mark} ]; then touch {mark}; exit 1; fi
-            printf '{{"jsonrpc":"2.0","id":"init","result":{{"protocolVersion":"{VERSION}"}}}}\n';;
-        *'"id":2'*) printf '{{"jsonrpc":"2.0","id":2,"result":{{}}}}\n';; esac; done"#,
-        mark = mark.display()
-    );
-    let pool = json!({ "id": "tools", "command": "sh", "args": ["-c", script], "instances": 1,
-                       "assignment": "dedicated", "max_instances": 4 });
+    let dies_once = format!("if [ ! -e {mark} ]; then touch {mark}; exit 1; fi", mark = mark.display());
+    let pool = greets(&format!("{dies_once}; {}", greeting()));
     let daemon = lasting(folder.path(), pool, json!({}));
     let mut client = at(&daemon, &id);
     let mut answers = Vec::new();
@@ -281,6 +271,100 @@ fn a_session_whose_worker_dies_before_it_is_greeted_is_asked_for_again_and_conti
     });
     assert!(answers.len() > 1 && answers.iter().all(|(status, _)| [200, 503].contains(status)), "{answers:?}");
     assert!(answers[0].1.contains("\"delivered\":false"), "{answers:?}");
+    daemon.stop();
+}
+
+/// A pool whose workers do this with an `initialize`, and answer the request with the id 2.
+fn greets(does: &str) -> Value {
+    let script = format!(
+        r#"while read -r line; do case "$line" in
+        *'"initialize"'*) {does};;
+        *'"id":2'*) printf '{{"jsonrpc":"2.0","id":2,"result":{{}}}}\n';; esac; done"#
+    );
+    json!({ "id": "tools", "command": "sh", "args": ["-c", script], "instances": 1,
+            "assignment": "dedicated", "max_instances": 4 })
+}
+
+/// Answers the `initialize` of [`session`], in a shell.
+fn greeting() -> String {
+    format!(r#"printf '{{"jsonrpc":"2.0","id":"init","result":{{"protocolVersion":"{VERSION}"}}}}\n'"#)
+}
+
+#[test]
+fn a_session_that_finds_no_worker_is_asked_to_come_again_however_often_and_continues() {
+    let folder = folder();
+    let pool = || with(dedicated(), "max_instances", 1);
+    let daemon = lasting(folder.path(), pool(), json!({}));
+    let id = session(&daemon);
+    daemon.stop();
+    let daemon = lasting(folder.path(), pool(), json!({}));
+    let mut other = Http::session(daemon.address(), VERSION);
+    assert_eq!(other.call(1, "a", json!({}))["id"], 1);
+    for _ in 0..5 {
+        let refused = at(&daemon, &id).ask(&request(2, "a", json!({})));
+        assert_eq!((refused.status, refused.json()["error"]["data"]["delivered"].clone()), (503, json!(false)));
+    }
+    other.send("DELETE /mcp", &[], "");
+    assert_eq!(other.answer().status, 204);
+    daemon.until("it continues", || {
+        let answer = at(&daemon, &id).ask(&request(2, "a", json!({})));
+        assert!([200, 503].contains(&answer.status), "{}", answer.body);
+        answer.status == 200
+    });
+    daemon.stop();
+}
+
+#[test]
+fn a_session_that_an_operator_closes_before_its_worker_has_answered_continues_however_often() {
+    let folder = folder();
+    let daemon = lasting(folder.path(), dedicated(), json!({}));
+    let id = session(&daemon);
+    daemon.stop();
+    let mark = folder.path().join("answers");
+    let pool = greets(&format!("if [ -e {} ]; then {}; fi", mark.display(), greeting()));
+    let daemon = door_of(with_admin(Setup::new([pool]).set("state", json!(folder.path()))), json!({}));
+    for _ in 0..5 {
+        let mut client = at(&daemon, &id);
+        client.post(&request(2, "a", json!({})));
+        let mut number = Value::Null;
+        daemon.until("its worker is sent the initialize", || {
+            let shown = said(&daemon, &["show", "clients", "--json"]);
+            let shown: Value = serde_json::from_str(&shown).expect("it is JSON");
+            let row = shown["clients"].as_array().and_then(|rows| rows.iter().find(|row| row["pending"] == 1));
+            number = row.map_or(Value::Null, |row| row["client"].clone());
+            number != Value::Null
+        });
+        said(&daemon, &["kill", "client", &number.to_string()]);
+        let refused = client.answer();
+        assert_eq!((refused.status, refused.json()["error"]["data"]["delivered"].clone()), (503, json!(false)));
+    }
+    std::fs::write(&mark, "").expect("a file");
+    daemon.until("it continues", || {
+        let answer = at(&daemon, &id).ask(&request(2, "a", json!({})));
+        assert!([200, 503].contains(&answer.status), "{}", answer.body);
+        answer.status == 200
+    });
+    daemon.stop();
+}
+
+#[test]
+fn a_session_whose_initialize_three_workers_have_died_of_has_ended() {
+    let folder = folder();
+    let daemon = lasting(folder.path(), dedicated(), json!({}));
+    let id = session(&daemon);
+    daemon.stop();
+    let count = folder.path().join("count");
+    let daemon = lasting(folder.path(), greets(&format!("echo >> {}; exit 1", count.display())), json!({}));
+    let mut gone = None;
+    daemon.until("it has ended", || {
+        let answer = at(&daemon, &id).ask(&request(2, "a", json!({})));
+        assert!([404, 503].contains(&answer.status), "{}", answer.body);
+        gone = (answer.status == 404).then_some(answer);
+        gone.is_some()
+    });
+    let died = std::fs::read_to_string(&count).expect("it was written").lines().count();
+    assert_eq!(died, 3);
+    daemon.logs(&["reason=session_restored", "3 workers have not answered the initialize that began it"]);
     daemon.stop();
 }
 

@@ -138,7 +138,7 @@ impl OutgoingLine<'_> {
     }
 
     /// Its error code, if it is an error.
-    fn code(&self) -> Option<i64> {
+    pub(super) fn code(&self) -> Option<i64> {
         let code = self.is_error.then(|| member(member(self.text, b"error")?, b"code")).flatten();
         code.and_then(|code| str::from_utf8(code).ok()?.parse().ok())
     }

@@ -129,8 +129,10 @@ pub(super) enum Restoring {
     No,
     /// It is the first message that waits for the core.
     Queued,
-    /// A worker has it.
+    /// The core has it, and may have passed it to a worker.
     Asked,
+    /// A worker had it, and has ended or not answered in time. The client is being closed.
+    Failed,
 }
 
 /// One client of the core.
@@ -210,7 +212,7 @@ impl HttpClient {
     pub(super) fn next_waiting(&mut self) -> Option<QueuedMessage> {
         match self.restoring {
             Restoring::No | Restoring::Queued => self.inbox.pop_front(),
-            Restoring::Asked => {
+            Restoring::Asked | Restoring::Failed => {
                 let at = self.inbox.iter().position(|waiting| waiting.message.kind() == Kind::Response)?;
                 self.inbox.remove(at)
             }

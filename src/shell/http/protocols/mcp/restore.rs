@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::bus;
 use crate::bus::id::Id;
-use crate::bus::port::{ClientKey, Input, Moment, PoolId};
+use crate::bus::port::{ClientKey, Input, Moment, PoolId, Reason};
 use crate::io::Io;
 use crate::mcp::{Fault, Kind, Message, Session};
 use crate::random;
@@ -22,6 +22,16 @@ use crate::state;
 
 /// What follows `initialize`, if it is not known how the client has put it.
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
+/// Why the daemon closes a client and fails its requests. Such an error says nothing of the worker that had the request.
+const CLOSES_A_CLIENT: [Reason; 6] = [
+    Reason::ClientIdle,
+    Reason::ClientKilled,
+    Reason::TokenRemoved,
+    Reason::MemoryLimit,
+    Reason::ListenerRemoved,
+    Reason::ShuttingDown,
+];
 
 /// Whether it is the notification that follows `initialize`.
 pub(super) fn is_initialized(message: &Message) -> bool {
@@ -136,9 +146,9 @@ impl<I: Io> Reactor<I> {
         let is_same = session.version.map(|known| known.date.as_bytes()) == version.as_deref();
         let id = session.id.clone();
         if let Some(was_delivered) = delivered(outgoing) {
-            if !was_delivered {
-                // No worker has failed at it.
-                member.restoring = Restoring::Queued;
+            let closes = CLOSES_A_CLIENT.iter().any(|why| outgoing.code() == Some(why.code().into()));
+            if was_delivered && !closes {
+                member.restoring = Restoring::Failed;
             }
             return self.dispatch(now, Input::ClientLeft(client));
         }

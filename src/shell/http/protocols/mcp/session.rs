@@ -575,9 +575,9 @@ impl ClientProtocol for Session {
         let Some(id) = member.kind.kept().id() else { return };
         match member.restoring {
             Restoring::No => reactor.persistence.forget(id, false),
-            // No worker has answered it, or has got it.
-            Restoring::Asked => reactor.persistence.waits_again(id, true),
-            Restoring::Queued => reactor.persistence.waits_again(id, false),
+            // The `initialize` was refused, or the client was closed before an answer: no worker has failed.
+            Restoring::Queued | Restoring::Asked => reactor.persistence.waits_again(id, false),
+            Restoring::Failed => reactor.persistence.waits_again(id, true),
         }
     }
 }

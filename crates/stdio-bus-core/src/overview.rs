@@ -245,8 +245,7 @@ impl<'a> View<'a> {
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
         let (key, client) = self.bus.ctx.clients.at(slot)?;
         let mut link = link_of(&self.bus.ctx, now, client.end(), client.identity().opened);
-        link.waits_for =
-            link.waits_for.or_else(|| wait_for_worker(&self.bus.fleets, &self.bus.ctx, now, key, client));
+        link.waits_for = link.waits_for.or_else(|| wait_for_worker(&self.bus.fleets, &self.bus.ctx, now, key, client));
         Some(ClientRow {
             number: client.identity().number,
             listener: client.identity().listener,

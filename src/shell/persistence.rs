@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::loop_handle::{LoopHandle, LoopMessage};
-use crate::bus::View;
-use crate::bus::port::{Moment, Names};
+use crate::bus::port::{Moment, Names, PoolId};
+use crate::bus::{Bus, View};
 use crate::config::{Config, Listener, PoolConfig};
 use crate::error::StartError;
 use crate::state::{MOST_BYTES, Record, SessionDigest, SessionOwner, SessionUser, StateFile, StoredSession};
@@ -74,7 +74,8 @@ pub(super) struct Persistence {
     waiting: usize,
     /// The sum of their bytes in the file.
     bytes: usize,
-    /// Owners of sessions in pools that the configuration does not have.
+    /// Owners of sessions that the core does not know, since the configuration does not have their pools. The oldest is
+    /// first.
     strangers: Vec<SessionUser>,
     /// Something has changed that was not written.
     has_changed: bool,
@@ -94,39 +95,49 @@ pub(super) struct Persistence {
 }
 
 impl Persistence {
-    /// Opens the folder of this configuration, if it has one. Returns what to give back to the core, too.
+    /// Opens the folder of this configuration, if it has one. The owners that are in it are not known to the core yet
+    /// ([`bind_owners`](Self::bind_owners)).
     ///
     /// # Errors
     /// It cannot be used.
-    pub(super) fn open(config: &Config, loop_handle: &LoopHandle) -> Result<(Self, Vec<SessionUser>), StartError> {
-        let Some(path) = &config.state else { return Ok((Self::default(), Vec::new())) };
+    pub(super) fn open(config: &Config, loop_handle: &LoopHandle) -> Result<Self, StartError> {
+        let Some(path) = &config.state else { return Ok(Self::default()) };
         let failed = |source| StartError::State { path: path.clone(), source };
         let (state, loaded) = StateFile::open(path, &config.node).map_err(failed)?;
         if let Some(damage) = loaded.damage {
             tracing::warn!(reason = "state", "{}: {damage}; the daemon starts without what is missing", path.display());
         }
         let mut persistence = Self::default();
-        let mut session_users = Vec::new();
         for record in loaded.records {
             match record {
                 Record::McpSession(session) => persistence.wait_for(session),
-                Record::SessionName(session_user) => session_users.push(session_user),
+                Record::SessionName(session_user) => persistence.strangers.push(session_user),
             }
         }
-        // The newest is first in the file, and last in the core.
-        session_users.reverse();
-        let is_there = |session_user: &SessionUser| config.pools.iter().any(|pool| pool.core.id == session_user.pool);
-        let (session_users, strangers) = session_users.into_iter().partition(is_there);
+        // The newest is first in the file, and last here.
+        persistence.strangers.reverse();
         let ((records, received), (results, last)) = (channel(), channel());
         let write = move |loop_handle: &LoopHandle| write(state, &received, loop_handle, &results);
         loop_handle.spawn("state", write).map_err(StartError::io("make a thread that writes the state"))?;
-        (persistence.strangers, persistence.writer) = (strangers, Some(Writer { records, last, is_busy: false }));
+        persistence.writer = Some(Writer { records, last, is_busy: false });
         persistence.configure(config);
-        if !persistence.sessions.is_empty() || !session_users.is_empty() {
-            let (sessions, names) = (persistence.sessions.len(), session_users.len());
+        if !persistence.sessions.is_empty() || !persistence.strangers.is_empty() {
+            let (sessions, names) = (persistence.sessions.len(), persistence.strangers.len());
             tracing::info!("state: {sessions} sessions of MCP wait for their clients, {names} sessions have owners");
         }
-        Ok((persistence, session_users))
+        Ok(persistence)
+    }
+
+    /// Gives the core, which has this configuration, the owners of sessions in pools that are there now: at the start, and
+    /// when a reload has added a pool. Otherwise another user could load these sessions.
+    pub(super) fn bind_owners(&mut self, bus: &mut Bus, config: &Config) {
+        self.strangers.retain(|SessionUser { session, pool, user }| {
+            let pool = config.pools.iter().position(|it| it.core.id == *pool && !it.core.is_gone);
+            if let (Some(pool), Some(user)) = (pool, user.verified()) {
+                bus.bind(PoolId::at(pool), session.as_bytes(), user);
+            }
+            pool.is_none()
+        });
     }
 
     /// One in which these sessions wait, and that writes nothing.

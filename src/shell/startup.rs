@@ -17,7 +17,7 @@ use super::turn::Shell;
 use super::workers::reap::Reaper;
 use super::workers::spawn;
 use crate::activation::Inherited;
-use crate::bus::port::{ListenerId, PoolId};
+use crate::bus::port::ListenerId;
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::cgroup;
 use crate::config::{Config, Listen};
@@ -72,7 +72,7 @@ pub(super) fn start<I: Io>(
     }
     reserve::keep();
     // Before anybody connects: with a folder that another daemon has, this one ends.
-    let (persistence, session_users) = Persistence::open(&config, &context.signals.loop_handle)?;
+    let persistence = Persistence::open(&config, &context.signals.loop_handle)?;
     let acceptors = open_acceptors(&config, &source.inherited)?;
     let admin = Admin::new(&config, &acceptors);
     say_how_it_is(&config, &context, io.describe(), io.name());
@@ -82,12 +82,7 @@ pub(super) fn start<I: Io>(
     let mut shell = Shell::new(reloads, io, reaper, signals, descriptors, acceptors, admin);
     shell.reactor.persistence = persistence;
     shell.reactor.persistence.wait_until(shell.reactor.clock.now().after(shell.reactor.http.session_idle()));
-    for session_user in session_users {
-        let pool = shell.reloads.running.pools.iter().position(|pool| pool.core.id == session_user.pool);
-        if let (Some(pool), Some(user)) = (pool, session_user.user.verified()) {
-            shell.bus.bind(PoolId::at(pool), session_user.session.as_bytes(), user);
-        }
-    }
+    shell.reactor.persistence.bind_owners(&mut shell.bus, &shell.reloads.running);
     let Reloads { token_files, running, .. } = &mut shell.reloads;
     token_files.watch(running, &loop_handle).map_err(StartError::io("make a thread that reads tokens again"))?;
     shell.reactor.notify = Notify::from_environment();

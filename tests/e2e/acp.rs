@@ -8,10 +8,12 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::admin::{Admin, with_admin};
 use crate::harness::{Daemon, Setup, program, run_to_its_end, with, worker};
 use crate::http::{Answer, Http, notification, request};
+use crate::reload::reload;
 use crate::websocket::UPGRADE;
 
 /// A pool whose clients share one worker, and one with a worker for each client.
@@ -459,37 +461,68 @@ fn another_tokens_connection_is_unknown() {
     daemon.stop();
 }
 
+const ALICE: &str = "Bearer secret-of-alice-1234567890";
+const BOB: &str = "Bearer secret-of-bob-123456789012";
+
+/// A prepared daemon with one listener, where Alice and Bob have tokens.
+fn start_with_tokens(folder: &TempDir, setup: Setup) -> Daemon {
+    let file = folder.path().join("tokens");
+    std::fs::write(&file, "alice:secret-of-alice-1234567890\nbob:secret-of-bob-123456789012\n").expect("it is ours");
+    door_of(setup, json!({ "tokens_file": file }))
+}
+
+/// A session that Alice has begun.
+fn session_of_alice(daemon: &Daemon) -> String {
+    let mut alice = Acp::over(Http::connect(daemon.address()).with("Authorization", ALICE));
+    let mut general = alice.stream(None);
+    alice.session(&mut general, 1)
+}
+
+/// Loads a session with a token. Returns the reason of the error, if it is refused.
+fn loads(daemon: &Daemon, token: &str, session: &str) -> Value {
+    let mut client = Acp::over(Http::connect(daemon.address()).with("Authorization", token));
+    let mut general = client.stream(None);
+    client.say(Some(session), &request(2, "session/load", json!({ "sessionId": session })));
+    next(&mut general)["error"]["data"]["reason"].clone()
+}
+
 #[test]
 fn a_session_is_loaded_by_its_owner_alone_after_a_restart_of_a_daemon_with_a_state() {
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let file = folder.path().join("tokens");
-    std::fs::write(&file, "alice:secret-of-alice-1234567890\nbob:secret-of-bob-123456789012\n").unwrap();
-    let start = |state: &str| {
-        let setup = Setup::new([shared()]).set("state", json!(folder.path().join(state)));
-        door_of(setup, json!({ "tokens_file": file }))
-    };
-    let connect = |daemon: &Daemon, secret: &str| {
-        Acp::over(Http::connect(daemon.address()).with("Authorization", &format!("Bearer {secret}")))
-    };
+    let folder = TempDir::new().expect("a folder");
+    let start =
+        |state: &str| start_with_tokens(&folder, Setup::new([shared()]).set("state", json!(folder.path().join(state))));
     let daemon = start("state");
-    let mut alice = connect(&daemon, "secret-of-alice-1234567890");
-    let mut general = alice.stream(None);
-    let session = alice.session(&mut general, 1);
-    drop((alice, general));
+    let session = session_of_alice(&daemon);
     daemon.stop();
-    let loads = |daemon: &Daemon, secret: &str| {
-        let mut client = connect(daemon, secret);
-        let mut general = client.stream(None);
-        client.say(Some(&session), &request(2, "session/load", json!({ "sessionId": session })));
-        next(&mut general)["error"]["data"]["reason"].clone()
-    };
     let daemon = start("state");
-    assert_eq!(loads(&daemon, "secret-of-bob-123456789012"), "session_denied");
-    assert_eq!(loads(&daemon, "secret-of-alice-1234567890"), Value::Null);
-    assert_eq!(loads(&daemon, "secret-of-bob-123456789012"), "session_denied");
+    assert_eq!(loads(&daemon, BOB, &session), "session_denied");
+    assert_eq!(loads(&daemon, ALICE, &session), Value::Null);
+    assert_eq!(loads(&daemon, BOB, &session), "session_denied");
     daemon.stop();
     let daemon = start("another state");
-    assert_eq!(loads(&daemon, "secret-of-bob-123456789012"), Value::Null, "without it nobody knows the owner");
+    assert_eq!(loads(&daemon, BOB, &session), Value::Null, "without it nobody knows the owner");
+    daemon.stop();
+}
+
+#[test]
+fn a_session_is_loaded_by_its_owner_alone_after_a_start_without_its_pool_that_a_reload_adds() {
+    let folder = TempDir::new().expect("a folder");
+    let other = || worker("others", 1, &[]);
+    let start = |pool: Value| {
+        let setup = Setup::new([pool]).set("state", json!(folder.path().join("state")));
+        start_with_tokens(&folder, with_admin(setup))
+    };
+    let daemon = start(shared());
+    let session = session_of_alice(&daemon);
+    daemon.stop();
+    let daemon = start(other());
+    assert_eq!(loads(&daemon, BOB, &session), Value::Null, "it is another pool, and may have a session of that name");
+    reload(&daemon, |config| {
+        config["pools"] = json!([shared(), other()]);
+        config["listeners"][0]["pool"] = json!("agents");
+    });
+    assert_eq!(loads(&daemon, BOB, &session), "session_denied");
+    assert_eq!(loads(&daemon, ALICE, &session), Value::Null);
     daemon.stop();
 }
 

@@ -147,7 +147,10 @@ impl<I: Io> Shell<I> {
         if let Some(Allowance { handshakes, http, .. }) = allowance {
             self.reactor.connections.counts.allow(http, handshakes);
         }
-        self.step(|shell| shell.reactor.carry_out(shell.bus.reload(now, config.settings()), None));
+        self.step(|shell| {
+            shell.reactor.carry_out(shell.bus.reload(now, config.settings()), None);
+            shell.reactor.persistence.bind_owners(&mut shell.bus, config);
+        });
         for listening in opened {
             if !listening.is_inherited {
                 self.reactor.io.opened(listening.socket.as_raw_fd());

@@ -157,7 +157,7 @@ const POOL: &[Setting] = &[
         "instances",
         Number(One, 1, MAX_WORKERS as u64),
         Words("required, except with `env_from`"),
-        "Number of workers to keep running; in a `dedicated` pool, the number of spares that wait for clients.",
+        "Number of workers to keep running; in a `dedicated` pool, of spares that wait for clients (with `on_demand`, workers that clients have count, too).",
     ),
     row(
         "env",

@@ -273,9 +273,10 @@ impl Persistence {
         !self.sessions.is_empty() && self.sessions.contains_key(&SessionDigest::of(id))
     }
 
-    /// Keeps a session that has begun.
+    /// Keeps a session that has begun, also while the daemon shuts down: its client knows the id, and may use it at the next
+    /// one.
     pub(super) fn keep(&mut self, session: StoredSession) {
-        if self.is_on() && !self.is_final {
+        if self.is_on() {
             self.put(session);
         }
     }

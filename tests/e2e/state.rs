@@ -274,6 +274,44 @@ fn a_session_whose_worker_dies_before_it_is_greeted_is_asked_for_again_and_conti
     daemon.stop();
 }
 
+#[test]
+fn a_session_whose_initialize_is_answered_while_the_daemon_drains_continues_at_the_next_one() {
+    let folder = folder();
+    let [asked, answers] = ["asked", "answers"].map(|name| folder.path().join(name));
+    let waits = format!("touch {}; until [ -e {} ]; do sleep 0.1; done", asked.display(), answers.display());
+    let others = with(keeping("client"), "id", "others");
+    let setup = Setup::new([greets(&format!("{waits}; {}", greeting())), others]).set("state", json!(folder.path()));
+    let keys = json!({ "pools": ["tools", "others"], "pool": "others" });
+    let daemon = door_of(setup.limit("quiesce_sec", 600), keys);
+    // The drain lasts until that is answered.
+    let mut holds = Http::session(daemon.address(), VERSION);
+    let [mut other, mut late] = [(); 2].map(|()| holds.again());
+    holds.post(&request(1, "hold", json!({})));
+    daemon.until("it is with the worker", || other.call(2, "kept", json!({})).to_string().contains("hold"));
+    assert_eq!(late.call(3, "a", json!({}))["id"], 3);
+    let mut begins = Http::connect(daemon.address());
+    let params = json!({ "protocolVersion": VERSION, "capabilities": {} });
+    let initialize = json!({ "jsonrpc": "2.0", "id": "init", "method": "initialize", "params": params });
+    begins.send("POST /mcp/tools", &[], &initialize.to_string());
+    daemon.until("its worker has the initialize", || asked.exists());
+    daemon.signal(Signal::TERM);
+    daemon.logs(&["shutting down"]);
+    std::fs::write(&answers, "").expect("a file");
+    let begun = begins.answer();
+    let id = &begun.fields["mcp-session-id"];
+    // On a connection that was open before.
+    late.fields.retain(|(name, _)| name != "Mcp-Session-Id");
+    let refused = late.with("Mcp-Session-Id", id).ask(&request(2, "a", json!({})));
+    assert_eq!((refused.status, &*refused.fields["retry-after"]), (503, "1"));
+    other.post(&notification("release", json!({})));
+    assert_eq!(holds.answer().json()["id"], 1);
+    drop((holds, other));
+    daemon.ends_well();
+    let daemon = lasting(folder.path(), greets(&greeting()), json!({}));
+    assert_eq!(at(&daemon, id).call(2, "a", json!({}))["id"], 2);
+    daemon.stop();
+}
+
 /// A pool whose workers do this with an `initialize`, and answer the request with the id 2.
 fn greets(does: &str) -> Value {
     let script = format!(

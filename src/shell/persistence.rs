@@ -284,21 +284,31 @@ impl Persistence {
     fn put(&mut self, session: StoredSession) {
         let bytes = session.weight();
         let before = self.sessions.get(&session.id).map_or(0, |kept| kept.bytes);
-        while self.bytes - before + bytes > MOST_BYTES / 2 {
-            // One whose client may never come gives way.
-            let Some(id) = self.sessions.iter().find(|(_, kept)| kept.waits).map(|(id, _)| *id) else {
-                if !std::mem::replace(&mut self.has_said_full[0], true) {
-                    let text = "the state is full: sessions that begin now do not outlive the daemon";
-                    tracing::warn!(reason = "state", "{text}");
-                }
-                return;
-            };
-            self.drop_one(id);
-        }
+        let excess = (self.bytes - before + bytes).saturating_sub(MOST_BYTES / 2);
+        let Some(victims) = self.victims(excess) else {
+            if !std::mem::replace(&mut self.has_said_full[0], true) {
+                let text = "the state is full: sessions that begin now do not outlive the daemon";
+                tracing::warn!(reason = "state", "{text}");
+            }
+            return;
+        };
+        victims.into_iter().for_each(|id| self.drop_one(id));
         (self.bytes, self.has_changed) = (self.bytes - before + bytes, true);
         let tries = self.sessions.get(&session.id).map_or(0, |kept| kept.tries);
         let kept = KeptSession { session: Arc::new(session), waits: false, has_come: true, tries, bytes };
         self.sessions.insert(kept.session.id, kept);
+    }
+
+    /// Sessions that give way, so that so many bytes are free: those whose clients may never come. None if they have fewer.
+    fn victims(&self, excess: usize) -> Option<Vec<SessionDigest>> {
+        let (mut victims, mut freed) = (Vec::new(), 0);
+        let mut may_go = self.sessions.iter().filter(|(_, kept)| kept.waits && !kept.has_come);
+        while freed < excess {
+            let (id, kept) = may_go.next()?;
+            victims.push(*id);
+            freed += kept.bytes;
+        }
+        Some(victims)
     }
 
     fn drop_one(&mut self, id: SessionDigest) {
@@ -444,4 +454,55 @@ fn write(
         loop_handle.send(LoopMessage::StateWritten(result));
     }
     let _ = results.send(last);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As large as eight of them may be together.
+    const EIGHTH: usize = MOST_BYTES / 16 - 1024;
+
+    fn session(id: &str, bytes: usize) -> StoredSession {
+        StoredSession {
+            id: SessionDigest::of(id),
+            pool: "tools".into(),
+            listener: "http://127.0.0.1:0/mcp".into(),
+            owner: SessionOwner::Anyone,
+            daemons: 0,
+            version: "2025-11-25".into(),
+            initialize: "x".repeat(bytes),
+            initialized: None,
+        }
+    }
+
+    /// A full state in which eight sessions of an earlier daemon wait; clients of so many have returned, and found no worker.
+    fn full(returned: usize) -> Persistence {
+        let mut persistence = Persistence::of((0..8).map(|number| session(&number.to_string(), EIGHTH)));
+        for number in 0..returned {
+            persistence.resumed(&number.to_string());
+            persistence.waits_again(&number.to_string(), false);
+        }
+        persistence
+    }
+
+    #[test]
+    fn a_new_session_replaces_one_whose_client_has_not_returned_and_no_other() {
+        let mut persistence = full(3);
+        for number in 8..14 {
+            persistence.put(session(&number.to_string(), EIGHTH));
+        }
+        let has = |number: usize| persistence.has(&number.to_string());
+        assert!((0..3).all(has), "their clients ask again");
+        assert!((8..13).all(has) && !(3..8).any(has), "each has replaced one");
+        assert!(!has(13), "there was none to replace");
+        assert_eq!((persistence.counts().open, persistence.counts().waiting), (5, 3));
+    }
+
+    #[test]
+    fn a_session_for_which_there_is_not_enough_to_replace_replaces_nothing() {
+        let mut persistence = full(6);
+        persistence.put(session("new", 3 * EIGHTH));
+        assert!((0..8).all(|number| persistence.has(&number.to_string())) && !persistence.has("new"));
+    }
 }

@@ -263,7 +263,7 @@ trait Folder {
     /// Gives a file the name of another one, which is gone then.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Brings the names to the disk.
+    /// Brings the names to the disk, if its file system can do that for a folder.
     fn sync_names(&mut self) -> io::Result<()>;
 }
 
@@ -386,7 +386,11 @@ impl Folder for StateFile {
     }
 
     fn sync_names(&mut self) -> io::Result<()> {
-        Ok(fsync(&self.folder)?)
+        match fsync(&self.folder) {
+            // Such file systems (some of FUSE, 9p and CIFS) cannot do more, and the file is in its place.
+            Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -590,6 +594,15 @@ mod tests {
             assert!(replace(&mut disk, &encode("bus", &records(5)).0).is_err());
             assert!(disk.after_a_stop().iter().all(|found| found.as_ref() == Some(&old)), "room for {room}");
         }
+    }
+
+    #[test]
+    fn a_file_is_written_also_where_a_folder_cannot_be_brought_to_the_disk() {
+        let open = |path: &str| open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("it is there");
+        let folder = open("/proc/self");
+        assert_eq!(fsync(&folder), Err(Errno::INVAL), "this one cannot");
+        let mut state = StateFile { folder, _lock: open("/"), written: None, node: "bus".into() };
+        state.sync_names().expect("it is no failure");
     }
 
     #[test]

@@ -608,6 +608,11 @@ impl Worker {
         self.question == ProbeState::Open
     }
 
+    /// Whether it is asked for its era, or will be, and was not asked to stop.
+    pub(crate) fn may_show_its_era(&self) -> bool {
+        self.is_asked() && !self.process.is_unwanted
+    }
+
     /// Whether its start was confirmed.
     pub(crate) fn has_run(&self) -> bool {
         self.process.pid != 0

@@ -55,6 +55,23 @@ fn an_error_or_silence_mean_that_a_command_speaks_an_earlier_version() {
 }
 
 #[test]
+fn a_command_is_asked_although_a_reload_has_replaced_the_one_before_while_that_was_asked() {
+    let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), LEGACY);
+    let client = bench.mcp(Era::Legacy);
+    bench.write(client, CALL);
+    bench.busy_worker();
+    for generation in [1, 2] {
+        bench.reload(&with_mcp_listener(Pool { generation, ..pool(1, Assignment::RoundRobin) }));
+    }
+    let [dropped, candidate] = [1, 2].map(|at| bench.worker(at));
+    assert_eq!(bench.read_json(dropped)["method"], "server/discover");
+    assert_eq!(bench.read_json(candidate)["method"], "server/discover");
+    bench.write(candidate, r#"{"id":"stdio-bus/discover/2","result":{"supportedVersions":["2026-07-28"]}}"#);
+    bench.pass(seconds(10));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Modern));
+}
+
+#[test]
 fn an_echoing_worker_does_not_answer_the_question() {
     let mut bench = Bench::new(with_mcp_listener(pool(1, Assignment::Client)));
     let worker = bench.worker(0);

@@ -152,6 +152,10 @@ impl Fleets {
             return false;
         }
         ctx.workers_changed |= worker.answering.answers(false);
+        // Its command may have been replaced, and the next worker is asked, or was.
+        if worker.process.is_unwanted() {
+            return true;
+        }
         let (answered, era) = match is_result {
             true => (ProbeState::Answered, Era::Modern),
             false => (ProbeState::None, Era::Legacy),
@@ -164,7 +168,7 @@ impl Fleets {
 
     /// Stops waiting for an answer. Returns when to check again.
     pub(crate) fn tick_question(&mut self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
-        let worker = ctx.workers.get(key).filter(|worker| worker.is_asked() && worker.has_run())?;
+        let worker = ctx.workers.get(key).filter(|worker| worker.may_show_its_era() && worker.has_run())?;
         let due = worker.process.started().after(SILENT_FOR);
         if due > ctx.time.now() {
             return Some(due);
@@ -362,17 +366,18 @@ impl Workers {
         self.asked_in(pool).is_some()
     }
 
-    /// The worker of a pool that was sent `server/discover`, or will be.
+    /// The worker of a pool that was sent `server/discover`, or will be. One that was asked to stop counts no more: another one
+    /// may be asked.
     fn asked_in(&self, pool: PoolId) -> Option<&Worker> {
         let mut workers = self.iter().map(|(_, worker)| worker);
-        workers.find(|worker| worker.fleet.pool == pool && worker.is_asked())
+        workers.find(|worker| worker.fleet.pool == pool && worker.may_show_its_era())
     }
 }
 
 /// Panics if more than one worker of a pool is asked, or one that somebody uses.
 pub(crate) fn check_questions(pools: &Pools, ctx: &Ctx) {
     let mut asked: Vec<PoolId> = Vec::new();
-    for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.is_asked()) {
+    for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.may_show_its_era()) {
         let pool = worker.fleet.pool;
         assert!(!asked.contains(&pool) && pools.discovery(pool).is_some());
         asked.push(pool);

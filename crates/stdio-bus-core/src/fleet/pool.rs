@@ -675,8 +675,13 @@ impl Pools {
         })
     }
 
-    /// Number of workers of a pool, not counting those that are starting or stopping for a replacement.
+    /// Number of workers of a pool, not counting those that are starting or stopping for a replacement. Clients of a shared
+    /// pool that have workers of their own, since it was dedicated before a reload, keep nobody else from its slots.
     fn staff(&self, ctx: &Ctx, fleet: FleetId) -> usize {
+        if ctx.settings.pools[fleet].assignment != Assignment::Dedicated {
+            let stays = |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|it| !it.lifetime.is_leaving());
+            return self[fleet].workers_in_slots().filter(stays).count();
+        }
         let roll = &self[fleet].rollout;
         let counts = |key: WorkerKey, worker: &Worker| {
             worker.fleet == fleet && !worker.lifetime.is_leaving() && !roll.is_candidate(key)

@@ -50,8 +50,8 @@ impl Fleets {
                 let to = if of == before { Some(group) } else { Some(of).filter(stays) };
                 let is_its_own = ctx.workers.owner(worker) == Some(key);
                 match to.filter(|to| ctx.clients.worker_in(key, *to).is_none()) {
-                    // In a dedicated pool it keeps only its own worker.
-                    Some(to) if is_its_own || !self.balancer[to].is_dedicated() => {
+                    // Of a shared pool whose requests are distributed one by one it has none.
+                    Some(to) if is_its_own || self.balancer[to].assignment() == Assignment::Client => {
                         ctx.clients.assign(key, to, worker);
                     }
                     _ if is_its_own => self.pools.retire_worker(ctx, worker),

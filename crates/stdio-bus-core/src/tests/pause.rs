@@ -241,6 +241,21 @@ fn a_worker_that_is_taken_out_finishes_its_work_and_gets_no_successor_until_the_
 }
 
 #[test]
+fn a_resumed_pool_does_not_wait_for_the_end_of_a_worker_that_was_started_to_replace_the_one_taken_out() {
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::RoundRobin)]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.reload(&settings(vec![Pool { generation: 1, ..pool(1, Assignment::RoundRobin) }]));
+    let candidate = bench.worker(1);
+    bench.handle(Input::TakeOutWorker(key(worker)));
+    assert!(!bench.stop_actions(candidate).is_empty(), "it is not needed, and may take long to end");
+    bench.dies(worker);
+    bench.handle(Input::ResumePool(A));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert!(bench.read(client).is_empty());
+    assert_ne!(bench.busy_worker(), candidate);
+}
+
+#[test]
 fn the_last_worker_that_is_taken_out_leaves_a_pool_that_says_so() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));

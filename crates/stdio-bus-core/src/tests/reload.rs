@@ -3,6 +3,7 @@
 mod replaced;
 
 use super::*;
+use crate::settings::Start;
 
 fn key(peer: Peer) -> WorkerKey {
     let Peer::Worker(worker) = peer else { panic!("{peer:?} is no worker") };
@@ -564,6 +565,38 @@ fn workers_of_a_pool_that_assigns_otherwise_are_not_handed_to_one_client_alone()
     bench.write(own, r#"{"id":2,"result":{}}"#);
     bench.ends(other);
     bench.stops(own);
+}
+
+#[test]
+fn clients_that_keep_workers_of_their_own_leave_the_slots_of_a_pool_that_is_shared_now_to_others() {
+    for assignment in [Assignment::RoundRobin, Assignment::Client] {
+        let before = settings(vec![Pool { max_instances: 4, ..pool(1, Assignment::Dedicated) }]);
+        let mut bench = Bench::new(before.clone());
+        let client = bench.client();
+        bench.write(client, CALL);
+        let own = bench.busy_worker();
+        bench.reload(&settings(vec![pool(1, assignment)]));
+        bench.pass(SETTLED);
+        let other = bench.client();
+        bench.write(other, CALL);
+        assert_ne!(bench.busy_worker(), own, "{assignment:?}");
+        assert!(bench.read(other).is_empty());
+    }
+}
+
+#[test]
+fn after_a_reload_to_round_robin_no_worker_is_kept_for_the_client_that_had_it() {
+    let before = settings(vec![Pool { max_instances: 2, ..pool(2, Assignment::Client) }]);
+    let mut bench = Bench::new(before.clone());
+    let client = bench.client();
+    bench.write(client, CALL);
+    let worker = bench.busy_worker();
+    bench.write(worker, r#"{"id":1,"result":{}}"#);
+    let idle = Duration::from_secs(60);
+    let sleeps = |assignment| Pool { start: Start::OnDemand, idle_stop: Some(idle), ..pool(2, assignment) };
+    bench.reload(&settings(vec![sleeps(Assignment::RoundRobin)]));
+    bench.pass(3 * idle);
+    assert!(bench.bus.view().is_asleep(0), "its client is connected, and has no worker");
 }
 
 #[test]

@@ -177,6 +177,27 @@ fn no_line_waits_for_a_new_worker_that_is_sent_an_initialize_again() {
 }
 
 #[test]
+fn a_client_of_a_worker_that_died_does_not_wait_for_the_next_one_that_is_sent_its_initialize() {
+    let mut bench = Bench::new(settings(vec![pool(2, Assignment::Client)]));
+    let clients = [(); 4].map(|()| bench.client());
+    let workers = [bench.worker(0), bench.worker(1)];
+    for client in clients {
+        bench.write(client, INITIALIZE);
+        for worker in workers {
+            let lines = bench.read(worker);
+            answer(&mut bench, worker, &lines);
+        }
+    }
+    bench.dies(workers[0]);
+    bench.pass(milliseconds(150));
+    let (well, new) = (bench.worker(0), bench.worker(1));
+    assert_eq!(well, workers[1]);
+    clients.iter().for_each(|client| ask(&mut bench, *client, 9));
+    assert!(bench.read_one(new).contains("initialize"), "it is tried");
+    assert_eq!(bench.read(well).len(), 4, "all lines go to the other one, and none waits");
+}
+
+#[test]
 fn an_initialize_is_kept_although_new_workers_end_before_they_answer_it() {
     let mut settings = growing(Assignment::RoundRobin);
     settings.limits.max_restarts = 9;

@@ -136,6 +136,8 @@ impl Fleets {
         if may_ask && ctx.clients.opening_of(client, fleet).is_some_and(|opening| opening.line.is_some()) {
             self.send_opening(ctx, requests, client, worker);
         }
+        // It stays with the one that gets this message.
+        ctx.clients.unassign(client, worker);
         self.pick_worker_for_line(ctx, client, group, line, false)
     }
 

@@ -221,7 +221,7 @@ impl Fleets {
     /// Nobody needs the workers of a fleet: they leave, and others are started when a line has come.
     fn fall_asleep(&mut self, ctx: &mut Ctx, fleet: FleetId, why: RecycleReason) {
         let here = &mut self.pools[fleet];
-        here.put_out_last(ctx.settings.pools[fleet].instances + here.growth.more());
+        here.put_unusable_last(ctx.settings.pools[fleet].instances + here.growth.more());
         (here.is_asleep, here.woken_at, here.growth) = (true, None, Growth::default());
         // The fleet of the other era has no workers either, if those of the pool were here.
         if let Some(other) = self.pools.other(fleet).filter(|other| self.pools[*other].rests()) {
@@ -284,18 +284,20 @@ impl Fleet {
         self.asked_at = self.asked_at.max(asked).max(now.unwrap_or_default());
     }
 
-    /// Of the first `kept` slots those whose workers were taken out become the last ones: if others have gone on, a line
-    /// wakes as many of those as are kept.
-    fn put_out_last(&mut self, kept: usize) {
+    /// Of the first `kept` slots those whose workers were taken out or given up become the last ones: if others have gone on,
+    /// a line wakes as many of those as are kept.
+    fn put_unusable_last(&mut self, kept: usize) {
         let kept = kept.min(self.slots.len());
-        self.slots[..kept].sort_by_key(|slot| slot.is_out);
+        self.slots[..kept].sort_by_key(|slot| (slot.is_out, slot.is_given_up()));
     }
 
     /// Whether the operator has not taken out all of its workers, or its clients get others.
     pub(super) fn may_start_any(&self, ctx: &Ctx) -> bool {
         let settings = &ctx.settings.pools[self.id()];
+        // One is lent from any slot.
+        let slots = if settings.lends(self.id().era) { self.slots.len() } else { settings.instances };
         let gives_own = settings.assignment == Assignment::Dedicated && !settings.lends(self.id().era);
-        gives_own || self.slots.iter().take(settings.instances).any(|slot| !slot.is_out)
+        gives_own || self.slots.iter().take(slots).any(|slot| !slot.is_out)
     }
 
     /// A worker has ended. If it has failed before it, or any other worker since the pool was woken, had answered anything,

@@ -365,7 +365,7 @@ fn first_session(
         let worker = fleets.pick_worker_for_line(ctx, client, group, line, true)?;
         return Ok((worker, sessions.access(ctx, of, worker, sessions.of_worker(worker, of.name))?));
     }
-    if let Some((worker, key)) = session_in_group(fleets, ctx, sessions, client, group, of.name) {
+    if let Some((worker, key)) = session_in_group(fleets, ctx, sessions, group, of) {
         return Ok((worker, sessions.access(ctx, of, worker, Some(key))?));
     }
     // A new name at top level joins the session in the params.
@@ -386,23 +386,24 @@ fn first_session(
 }
 
 /// The session `name` on the workers of a group: the client's own first, then one of another client, then a
-/// reserved name; of several the one on the first worker. Workers without a slot come last.
+/// reserved name; of several the one on the first worker. Workers without a slot come last. A request that asks for a
+/// session that no client has is for another worker if this one reads no more: it may take long to end.
 fn session_in_group(
     fleets: &Fleets,
     ctx: &Ctx,
     sessions: &Sessions,
-    client: ClientKey,
     group: GroupId,
-    name: &[u8],
+    of: &Naming<'_>,
 ) -> Option<(WorkerKey, SessionKey)> {
     let group = &fleets.balancer()[group];
     let slots = |fleet: FleetId| fleets.pools()[fleet].workers_in_slots();
     let in_slots = group.fleets().flat_map(slots);
-    let others = group.fleets().flat_map(|fleet| ctx.workers.beside_slots(fleet, client));
+    let others = group.fleets().flat_map(|fleet| ctx.workers.beside_slots(fleet, of.client));
     let found = in_slots.chain(others).filter_map(|worker| {
-        let key = sessions.of_worker(worker, name)?;
+        let key = sessions.of_worker(worker, of.name)?;
         let owner = sessions.get(key)?.owner();
-        Some((owner.map_or(2, |owner| u8::from(owner != client)), (worker, key)))
+        let is_left = owner.is_none() && of.verb.asks_for_session() && !ctx.workers.worker_takes_messages(worker);
+        (!is_left).then_some((owner.map_or(2, |owner| u8::from(owner != of.client)), (worker, key)))
     });
     found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
 }

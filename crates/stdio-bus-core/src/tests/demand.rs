@@ -811,6 +811,50 @@ fn a_pool_whose_workers_are_all_taken_out_is_not_ready_while_it_is_asleep() {
 }
 
 #[test]
+fn a_session_can_be_loaded_while_the_process_that_had_it_ends() {
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    let old = bench.worker(0);
+    bench.write(old, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.read(old);
+    bench.ends(client);
+    bench.pass(3 * IDLE);
+    assert!(bench.bus.view().is_asleep(0));
+    assert_eq!(bench.stop_actions(old).first(), Some(&StopAction::End), "it may take long to end");
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"session/load","params":{"sessionId":"s"}}"#);
+    assert!(bench.read(client).is_empty());
+    let new = bench.worker(1);
+    assert!(bench.read_one(new).contains("session/load"));
+}
+
+#[test]
+fn a_pool_that_has_grown_is_woken_in_a_slot_whose_worker_has_not_failed() {
+    let mut settings =
+        settings(vec![Pool { max_instances: 2, concurrency: 2, ..on_demand(1, Assignment::RoundRobin) }]);
+    settings.limits.max_restarts = 0;
+    let mut bench = Bench::new(settings);
+    let client = bench.client();
+    (0..4).for_each(|id| bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#)));
+    bench.pass(seconds(1));
+    let [first, second] = [0, 1].map(|at| bench.worker(at));
+    for worker in [first, second] {
+        for line in bench.read(worker) {
+            let id = &serde_json::from_str::<Value>(&line).expect("JSON")["id"];
+            bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+        }
+    }
+    bench.dies(first);
+    bench.pass(3 * IDLE);
+    assert!(bench.bus.view().is_asleep(0));
+    bench.read(client);
+    bench.write(client, r#"{"id":9,"method":"x"}"#);
+    assert!(bench.read(client).is_empty());
+    bench.busy_worker();
+}
+
+#[test]
 fn a_worker_that_waits_for_the_answer_of_a_client_is_needed() {
     let mut bench = asleep(1, Assignment::RoundRobin);
     let client = bench.client();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::overview::PeerName;
-use crate::settings::Era;
+use crate::settings::{Era, Start};
 
 /// The settings of a bus with an MCP listener and one for lines, and this pool.
 pub(super) fn with_mcp_listener(pool: Pool) -> Settings {
@@ -447,6 +447,52 @@ fn no_worker_is_started_to_be_lent_in_the_place_of_one_that_was_taken_out() {
     bench.write(one, CALL);
     bench.write(two, CALL);
     assert_eq!([one, two].map(|client| bench.is_paused(client)), [false, true], "one place is left");
+}
+
+#[test]
+fn a_pool_whose_spare_was_taken_out_is_woken_to_lend_another_worker() {
+    let idle = seconds(60);
+    let lends = Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) };
+    let mut bench = Bench::new(with_mcp_listener(Pool { start: Start::OnDemand, idle_stop: Some(idle), ..lends }));
+    let client = bench.mcp(Era::Modern);
+    bench.write(client, CALL);
+    let Peer::Worker(out) = bench.worker(0) else { panic!() };
+    let question = bench.read_json(out.into());
+    bench.write(out.into(), &format!(r#"{{"id":{},{}}}"#, question["id"], MODERN.unwrap_or_default()));
+    bench.answers(out.into());
+    bench.handle(Input::TakeOutWorker(out));
+    bench.dies(out.into());
+    bench.pass(3 * idle);
+    assert!(bench.bus.view().is_asleep(0));
+    bench.write(client, CALL);
+    bench.busy_worker();
+    assert!(!bench.bus.view().is_asleep(0));
+}
+
+#[test]
+fn workers_of_2026_07_28_that_a_pool_has_grown_by_are_forgotten_when_it_no_longer_serves_it() {
+    let grows = Pool { max_instances: 3, concurrency: 1, ..pool(1, Assignment::RoundRobin) };
+    let mut bench = Bench::asked(grows.clone(), MODERN);
+    let (line, clients) = (bench.client(), [(); 3].map(|()| bench.mcp(Era::Modern)));
+    bench.write(line, CALL);
+    let legacy = bench.busy_worker();
+    bench.write(legacy, r#"{"id":1,"result":{}}"#);
+    for client in clients {
+        bench.write(client, CALL);
+        bench.pass(seconds(1));
+    }
+    assert!(bench.bus.view().pool_row(0).is_some_and(|row| row.grown > 0));
+    bench.reload(&with_mcp_listener(Pool { generation: 1, ..grows }));
+    for worker in bench.workers.clone() {
+        for line in bench.read(worker.into()) {
+            let line: Value = serde_json::from_str(&line).expect("JSON");
+            let outcome = if line["method"] == "server/discover" { "error" } else { "result" };
+            bench.write(worker.into(), &json!({ "id": line["id"], outcome: {} }).to_string());
+        }
+    }
+    bench.pass(seconds(10));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy));
+    assert_eq!(bench.bus.view().pool_row(0).map(|row| row.grown), Some(0));
 }
 
 #[test]

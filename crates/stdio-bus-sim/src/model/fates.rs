@@ -249,7 +249,9 @@ impl Model {
         let theirs = self.sessions.iter().filter(|session| session.name == name).map(|session| session.worker);
         let theirs: Vec<usize> = theirs.filter(within).collect();
         let held = self.held.iter().filter(|held| held.name == name).map(|held| held.worker);
-        let held: Vec<usize> = held.filter(within).collect();
+        // Who asks for a session gets it from another worker if this one reads no more.
+        let may_have = |worker: &usize| within(worker) && (self.workers[*worker].takes || !line.loads());
+        let held: Vec<usize> = held.filter(may_have).collect();
         let shared = self.settings.routing.session_access == SessionAccess::Shared;
         match (theirs.is_empty(), held.is_empty()) {
             (true, true) => match (&line.pool, self.worker_of_inner(client, line)) {

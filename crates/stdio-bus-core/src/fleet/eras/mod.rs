@@ -98,7 +98,7 @@ impl Fleets {
         if is_only_one {
             return self.hand_over(ctx, modern, FleetUse::Undecided);
         }
-        self.pools[modern].need = FleetUse::Rests;
+        (self.pools[modern].need, self.pools[modern].growth) = (FleetUse::Rests, Growth::default());
         self.pools[modern].is_asleep = ctx.settings.pools[modern].may_sleep();
         self.pools.restart_rollout(ctx, modern);
     }

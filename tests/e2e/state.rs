@@ -529,6 +529,25 @@ fn metrics_say_how_many_sessions_outlive_the_daemon_and_whether_they_are_written
 }
 
 #[test]
+fn a_session_gets_no_worker_for_a_malformed_request() {
+    let folder = folder();
+    let daemon = lasting(folder.path(), dedicated(), json!({}));
+    let id = session(&daemon);
+    daemon.stop();
+    let daemon = door_of(with_admin(Setup::new([dedicated()]).set("state", json!(folder.path()))), json!({}));
+    let mut client = at(&daemon, &id);
+    client.send("POST /mcp", &[], "{");
+    assert_eq!(client.answer().status, 400);
+    let waiting = metric(&Admin::of(&daemon).get("/metrics").body, "stdio_bus_state_sessions{state=\"waiting\"}");
+    assert_eq!(waiting, 1.0);
+    assert_eq!(at(&daemon, &id).call(2, "a", json!({}))["id"], 2);
+    let mut stranger = at(&daemon, "unknown");
+    stranger.send("POST /mcp", &[], "{");
+    assert_eq!(stranger.answer().status, 404);
+    daemon.stop();
+}
+
+#[test]
 fn a_daemon_that_cannot_write_its_last_state_says_so_and_ends_with_1() {
     let folder = folder();
     let mut daemon = lasting(folder.path(), dedicated(), json!({}));

@@ -58,7 +58,11 @@ impl Protocol for Mcp {
         let asked = shell.reactor.connections[HttpSlot(slot)].incoming.asked.as_ref();
         let Some(asked) = asked.filter(|asked| !asked.says_modern()) else { return Ok(()) };
         modern::check_legacy(asked)?;
-        if asked.session.is_some() { shell.session_asked(slot).map(drop) } else { Ok(()) }
+        // A session of an earlier daemon gets no worker for a request that has no message.
+        if asked.session.is_none() || shell.is_kept_asked(slot) {
+            return Ok(());
+        }
+        shell.session_asked(slot).map(drop)
     }
 
     fn post<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {

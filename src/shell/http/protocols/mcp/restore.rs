@@ -74,6 +74,11 @@ impl<I: Io> Shell<I> {
         is_its.then(|| RestoredSession { id: id.into(), session: Arc::clone(session), pool, waits })
     }
 
+    /// Whether the session that a request names is kept, is the sender's, and has no client here.
+    pub(super) fn is_kept_asked(&self, slot: usize) -> bool {
+        self.kept_asked(slot).is_some()
+    }
+
     /// Begins the session that a request names anew, if an earlier daemon has begun it.
     ///
     /// # Errors

@@ -97,8 +97,10 @@ const RETURN_EVERY: Duration = Duration::from_millis(200);
 /// How often it is looked whether what was refused has waited for too long.
 const HELD_LOOK: Duration = Duration::from_secs(1);
 
-/// How long the answer to a repeated `initialize` may take: an agent may have to be started for it.
-const OPENING_LIMIT: Duration = Duration::from_secs(60);
+/// How long the answer to a repeated `initialize` may take. A socket that systemd holds accepts the connection while the old
+/// daemon still drains, which systemd ends after 90 s (`TimeoutStopSec=` of the unit), and then an agent may have to be
+/// started for it.
+const OPENING_LIMIT: Duration = Duration::from_secs(120);
 
 /// How long a new connection has to last before something is sent again that has no answer to an `initialize` to wait for: a
 /// tunnel or a balancer with no daemon behind it accepts, and closes as soon as it notices.
@@ -1060,5 +1062,13 @@ mod tests {
             peer.read_exact(&mut sent).expect("it was sent");
             assert_eq!((sent, shared.repeat.borrow().count()), (REQUEST.into(), 0));
         });
+    }
+
+    #[test]
+    fn a_repeated_initialize_is_awaited_for_longer_than_systemd_lets_the_old_daemon_drain() {
+        let unit = include_str!("../../../../config/systemd/stdio_bus.service");
+        let stop = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).expect("the unit limits it");
+        let stop = Duration::from_secs(stop.parse().expect("seconds"));
+        assert!(OPENING_LIMIT >= stop + Duration::from_secs(30), "an agent may need some time, too");
     }
 }

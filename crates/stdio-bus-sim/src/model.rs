@@ -380,7 +380,7 @@ impl Model {
             assigned.retain(|(of, worker)| is_sure || *of != group || self.is_own(at, *worker));
             for (of, worker) in assigned {
                 let to = if of == before { group } else { of };
-                let keeps = self.pools_of(to).1 != Assignment::Dedicated || self.workers[worker].owner == Some(at);
+                let keeps = self.pools_of(to).1 == Assignment::Client || self.workers[worker].owner == Some(at);
                 if keeps && self.clients[at].assigned.iter().all(|(of, _)| *of != to) {
                     self.clients[at].assigned.push((to, worker));
                 }

@@ -26,6 +26,8 @@ const TRY_AGAIN: Duration = Duration::from_secs(10);
 const LAST_WRITE: Duration = Duration::from_secs(5);
 /// Maximum size of an `initialize` that is kept, and of the notification behind it.
 const LONGEST: usize = 16 << 10;
+/// How many owners are kept that the core does not know. Beyond it the oldest one is dropped.
+const MOST_STRANGERS: usize = 16 << 10;
 /// How many workers may fail before they answer the `initialize` of a session: then it ends.
 const MOST_TRIES: u8 = 3;
 /// After so many daemons whose time it has waited in vain, a session is forgotten.
@@ -34,6 +36,15 @@ const MOST_DAEMONS: u8 = 8;
 /// Whose the sessions of a client with these names are.
 fn owner_of(names: &Names) -> SessionOwner {
     names.owner().map_or(SessionOwner::Anyone, SessionOwner::from)
+}
+
+/// The owners that the core has, also those of sessions in pools that a reload has removed: another one may add them again.
+fn owners<'a>(view: View<'a>, config: &'a Config) -> impl Iterator<Item = (PoolId, SessionUser)> {
+    view.session_users().filter_map(|(pool, session, user)| {
+        let session = str::from_utf8(session).ok()?.to_owned();
+        let id = config.pools.get(pool.index())?.core.id.clone();
+        Some((pool, SessionUser { session, pool: id, user: user.into() }))
+    })
 }
 
 /// A session that is in the file.
@@ -126,6 +137,18 @@ impl Persistence {
             tracing::info!("state: {sessions} sessions of MCP wait for their clients, {names} sessions have owners");
         }
         Ok(persistence)
+    }
+
+    /// Takes the owners that the core is about to forget: a reload removes their pool, or has removed it, and gives its place
+    /// to another one.
+    pub(super) fn take_owners(&mut self, view: View<'_>, before: &Config, after: &Config) {
+        if self.is_on() {
+            let id = |config: &Config, pool: PoolId| config.pools.get(pool.index()).map(|pool| pool.core.id.clone());
+            let is_forgotten = |(pool, _): &(PoolId, SessionUser)| id(before, *pool) != id(after, *pool);
+            let forgotten = owners(view, before).filter(is_forgotten).map(|(_, session_user)| session_user);
+            self.strangers.extend(forgotten);
+            self.strangers.drain(..self.strangers.len().saturating_sub(MOST_STRANGERS));
+        }
     }
 
     /// Gives the core, which has this configuration, the owners of sessions in pools that are there now: at the start, and
@@ -398,11 +421,7 @@ impl Persistence {
     /// All that outlives the daemon: sessions, and owners, the newest first.
     fn records(&self, view: View<'_>, config: &Config) -> Vec<Record> {
         let sessions = self.sessions.values().map(|kept| Record::McpSession(Arc::clone(&kept.session)));
-        let session_users = view.session_users().filter_map(|(pool, session, user)| {
-            let session = str::from_utf8(session).ok()?.to_owned();
-            let pool = config.pools.get(pool.index()).filter(|pool| !pool.core.is_gone)?.core.id.clone();
-            Some(SessionUser { session, pool, user: user.into() })
-        });
+        let session_users = owners(view, config).map(|(_, session_user)| session_user);
         let mut session_users: Vec<SessionUser> = self.strangers.iter().cloned().chain(session_users).collect();
         session_users.reverse();
         sessions.chain(session_users.into_iter().map(Record::SessionName)).collect()

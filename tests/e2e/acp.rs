@@ -471,19 +471,23 @@ fn start_with_tokens(folder: &TempDir, setup: Setup) -> Daemon {
     door_of(setup, json!({ "tokens_file": file }))
 }
 
-/// A session that Alice has begun.
+/// A session that Alice has begun and left.
 fn session_of_alice(daemon: &Daemon) -> String {
     let mut alice = Acp::over(Http::connect(daemon.address()).with("Authorization", ALICE));
     let mut general = alice.stream(None);
-    alice.session(&mut general, 1)
+    let session = alice.session(&mut general, 1);
+    assert_eq!(alice.delete(), 202);
+    session
 }
 
-/// Loads a session with a token. Returns the reason of the error, if it is refused.
+/// Loads a session with a token, and leaves it. Returns the reason of the error, if it is refused.
 fn loads(daemon: &Daemon, token: &str, session: &str) -> Value {
     let mut client = Acp::over(Http::connect(daemon.address()).with("Authorization", token));
     let mut general = client.stream(None);
     client.say(Some(session), &request(2, "session/load", json!({ "sessionId": session })));
-    next(&mut general)["error"]["data"]["reason"].clone()
+    let reason = next(&mut general)["error"]["data"]["reason"].clone();
+    assert_eq!(client.delete(), 202);
+    reason
 }
 
 #[test]
@@ -522,6 +526,34 @@ fn a_session_is_loaded_by_its_owner_alone_after_a_start_without_its_pool_that_a_
         config["listeners"][0]["pool"] = json!("agents");
     });
     assert_eq!(loads(&daemon, BOB, &session), "session_denied");
+    assert_eq!(loads(&daemon, ALICE, &session), Value::Null);
+    daemon.stop();
+}
+
+#[test]
+fn a_session_is_loaded_by_its_owner_alone_after_a_reload_has_removed_its_pool_and_another_adds_it() {
+    let folder = TempDir::new().expect("a folder");
+    let start = || {
+        let setup = Setup::new([shared()]).set("state", json!(folder.path().join("state")));
+        start_with_tokens(&folder, with_admin(setup))
+    };
+    let remove = |daemon: &Daemon| {
+        reload(daemon, |config| config["pools"] = json!([worker("others", 1, &[])]));
+        let workers = || Admin::of(daemon).get("/workers.json").body;
+        daemon.until("its worker has ended", || !workers().contains("agents"));
+    };
+    let daemon = start();
+    let session = session_of_alice(&daemon);
+    remove(&daemon);
+    daemon.stop();
+    let daemon = start();
+    assert_eq!(loads(&daemon, BOB, &session), "session_denied", "a start has added it");
+    remove(&daemon);
+    // That gets its place.
+    reload(&daemon, |config| config["pools"] = json!([worker("third", 1, &[])]));
+    assert_eq!(loads(&daemon, BOB, &session), Value::Null, "it is another pool, and may have a session of that name");
+    reload(&daemon, |config| config["pools"] = json!([shared()]));
+    assert_eq!(loads(&daemon, BOB, &session), "session_denied", "a reload has added it");
     assert_eq!(loads(&daemon, ALICE, &session), Value::Null);
     daemon.stop();
 }

@@ -140,6 +140,7 @@ impl<I: Io> Shell<I> {
         reactor.connections.configure(config);
         reactor.http.configure(config);
         reactor.persistence.configure(config);
+        reactor.persistence.take_owners(self.bus.view(), &self.reloads.running, config);
         reactor.memory.most = config.limits.max_memory;
         reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
         reactor.listeners.terms = config.listeners.iter().map(|listener| ClientTerms::of(listener, config)).collect();

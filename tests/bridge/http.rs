@@ -417,6 +417,25 @@ fn subscriptions_keep_no_request_back_however_many_there_are() {
 }
 
 #[test]
+fn a_subscription_that_still_waits_at_the_end_of_stdin_is_not_sent() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout) = server.start();
+    bridge.ask(modern(json!(0), "subscriptions/listen", json!({})));
+    let listens = server.next("POST");
+    listens.open_stream();
+    (1..=16).for_each(|id| bridge.ask(modern(json!(id), "tools/list", json!({}))));
+    let asked: Vec<Asked> = (1..=16).map(|_| server.next("POST")).collect();
+    bridge.ask(modern(json!(17), "subscriptions/listen", json!({})));
+    bridge.end_input();
+    // This shows that the bridge has handled the end of stdin.
+    listens.is_closed();
+    asked.iter().for_each(|asked| drop(asked.result(json!({}))));
+    assert_eq!(bridge.code(), Some(0));
+    assert_eq!(stdout.text().lines().count(), 16);
+    assert!(!server.has_more(), "there is no one to cancel the subscription that was queued");
+}
+
+#[test]
 fn nothing_goes_before_the_session_has_begun() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout) = server.start();

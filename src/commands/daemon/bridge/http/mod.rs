@@ -10,7 +10,7 @@
 //! | a modern request is cancelled | its connection is closed, which notifies its server |
 //! | the session is unknown (404), or the daemon was restarted | a new session is begun with the client's own `initialize`; what the old one had not answered gets an error |
 //! | no server takes a request (nothing listens, or 503 with `Retry-After`) | it is held, with all that comes after it, and sent again for 30 s |
-//! | stdin ends | all pending requests are awaited, and the session is ended (DELETE) |
+//! | stdin ends | all pending requests but subscriptions are awaited, and the session is ended (DELETE) |
 //!
 //! Reading order: `message` (the kinds of lines), `queue` (when they are sent), `connection`, `events` (responses),
 //! `state` (shared by all tasks), `exchange` (one request and its response); this file takes the client's lines and
@@ -121,6 +121,10 @@ impl McpClient {
             self.has_gone.notified().await;
         }
         // No one is left to cancel endless requests, and cancelled ones need no answer.
+        let unsent = self.queue.borrow_mut().take_listens();
+        for token in unsent {
+            self.state.send(Inbound::GivenUp(token)).await;
+        }
         let is_vain = |one: &&Open| one.listens || one.is_cancelled;
         let of = |open: &[Open]| open.iter().filter(is_vain).map(|one| one.number).collect::<Vec<_>>();
         let in_vain = of(&self.state.open.borrow());

@@ -46,6 +46,15 @@ impl Queue {
         self.take(at)
     }
 
+    /// Removes the requests that only their client could end. Returns their canonical ids.
+    pub(super) fn take_listens(&mut self) -> Vec<Box<[u8]>> {
+        let mut tokens = Vec::new();
+        while let Some(at) = self.waiting.iter().position(OutgoingMessage::listens) {
+            tokens.extend(self.take(at).and_then(|message| message.token().map(Box::from)));
+        }
+        tokens
+    }
+
     /// Whether only requests are queued.
     pub(super) fn has_only_requests(&self) -> bool {
         self.waiting.iter().all(|message| matches!(message.kind, MessageKind::Request { .. } | MessageKind::Other))

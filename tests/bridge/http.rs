@@ -603,6 +603,41 @@ fn a_session_that_is_gone_is_begun_anew_with_the_clients_own_lines() {
 }
 
 #[test]
+fn a_session_that_is_lost_again_while_a_message_waits_for_it_is_begun_anew_once_more() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, _stream) = server.begin();
+    let renew = |server: &mut Server, id: u32| {
+        let begins = server.next("POST");
+        assert_eq!(begins.body["method"], "initialize");
+        let result = json!({"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": "2025-11-25"}});
+        begins.answer("200 OK", JSON, &format!("Mcp-Session-Id: {id}\r\n"), &result.to_string());
+        server.next("POST").accept();
+        server.next("GET").open_stream();
+    };
+    let notification = json!({"jsonrpc": "2.0", "method": "notifications/progress"});
+    for (message, first) in [(tool(1), 1), (notification, 3)] {
+        bridge.ask(message.clone());
+        for id in [first, first + 1] {
+            let lost = server.next("POST");
+            assert_eq!(lost.body, message);
+            lost.answer("404 Not Found", JSON, "", UNKNOWN);
+            renew(&mut server, id);
+        }
+        let taken = server.next("POST");
+        assert_eq!((&taken.body, taken.field("mcp-session-id")), (&message, Some(&*(first + 1).to_string())));
+        if message["id"].is_null() {
+            taken.accept();
+        } else {
+            let answer = taken.result(json!({}));
+            assert_eq!(stdout.message(), answer);
+        }
+    }
+    bridge.end_input();
+    server.next("DELETE").accept();
+    assert_eq!(bridge.code(), Some(0));
+}
+
+#[test]
 fn a_session_that_cannot_be_begun_anew_ends_the_bridge() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout, _stream) = server.begin();

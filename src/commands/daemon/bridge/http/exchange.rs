@@ -33,6 +33,9 @@ const RENEW_EVERY: Duration = Duration::from_millis(200);
 /// The longest pause before a request is sent again, whatever `Retry-After` says.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
+/// In how many sessions one message is sent at most: its server may lose each of them.
+const MOST_SESSIONS: u32 = 5;
+
 /// Maximum length of a refusal's body that is read.
 const LONGEST_REFUSAL: usize = 64 * 1024;
 
@@ -105,14 +108,21 @@ async fn attempt(
     state: &Rc<ClientState>,
     number: u64,
     message: &OutgoingMessage,
-    has_gone: oneshot::Sender<()>,
+    mut has_gone: oneshot::Sender<()>,
 ) -> Result<(), Trouble> {
-    let renewals = state.renewals.get();
-    match converse(state, number, message, has_gone).await {
-        Err(Trouble::Over(_)) if message.modern.is_none() && state.can_renew() => {
-            again_in_new_session(state, number, message, renewals).await
+    let mut sessions = 1;
+    loop {
+        let renewals = state.renewals.get();
+        let result = converse(state, number, message, has_gone).await;
+        let is_lost = matches!(result, Err(Trouble::Over(_))) && message.modern.is_none();
+        if !is_lost || !state.can_renew() || sessions == MOST_SESSIONS {
+            break result;
         }
-        result => result,
+        if let Err(ending) = wait_for_new_session(state, number, renewals).await {
+            break Err(Trouble::Over(ending));
+        }
+        sessions += 1;
+        has_gone = oneshot::channel().0;
     }
     .map_err(|trouble| match trouble {
         Trouble::Unreached(failure) if failure.may_pass() => {
@@ -122,17 +132,15 @@ async fn attempt(
     })
 }
 
-/// Sends a request again in a new session, which is begun for it, unless its client cancels it meanwhile.
-async fn again_in_new_session(
-    state: &Rc<ClientState>,
-    number: u64,
-    message: &OutgoingMessage,
-    renewals: u64,
-) -> Result<(), Trouble> {
+/// Holds a request until a new session was begun for it, and it may be sent there.
+///
+/// # Errors
+/// See [`renew`].
+async fn wait_for_new_session(state: &Rc<ClientState>, number: u64, renewals: u64) -> Result<(), Ending> {
     state.set_held(number, true);
-    renew(state, renewals).await.map_err(Trouble::Over)?;
+    renew(state, renewals).await?;
     state.turn(number).await;
-    converse(state, number, message, oneshot::channel().0).await
+    Ok(())
 }
 
 async fn converse(
@@ -386,14 +394,19 @@ fn is_no_to_all(state: &ClientState, message: &OutgoingMessage, refused: &Refuse
 
 /// Sends a message that needs no answer, in at most [`CONNECT_LIMIT`].
 pub(super) async fn say_to_server(state: &Rc<ClientState>, message: &OutgoingMessage) {
-    let renewals = state.renewals.get();
-    let mut outcome = timeout(CONNECT_LIMIT, deliver(state, message)).await;
-    if matches!(outcome, Ok(Err(Trouble::Over(_)))) && state.can_renew() {
-        outcome = match renew(state, renewals).await {
-            Ok(()) => timeout(CONNECT_LIMIT, deliver(state, message)).await,
-            Err(ending) => Ok(Err(Trouble::Over(ending))),
-        };
-    }
+    let mut sessions = 1;
+    let outcome = loop {
+        let renewals = state.renewals.get();
+        let outcome = timeout(CONNECT_LIMIT, deliver(state, message)).await;
+        let is_lost = matches!(outcome, Ok(Err(Trouble::Over(_))));
+        if !is_lost || !state.can_renew() || sessions == MOST_SESSIONS {
+            break outcome;
+        }
+        if let Err(ending) = renew(state, renewals).await {
+            break Ok(Err(Trouble::Over(ending)));
+        }
+        sessions += 1;
+    };
     let failure = match outcome {
         Ok(Ok(())) => return,
         Ok(Err(Trouble::Over(ending))) => return over(state, ending).await,

@@ -112,7 +112,7 @@ impl World {
             let leaves = |at: &usize| self.bus.view().role(self.workers[*at].key) == Some("leaves");
             let leaving: Vec<usize> = (0..self.workers.len()).filter(leaves).collect();
             let have_ended = |world: &Self| leaving.iter().all(|at| world.workers[*at].released);
-            for _ in 0..100 {
+            for _ in 0..2000 {
                 if have_ended(self) {
                     break;
                 }

@@ -174,8 +174,11 @@ impl Sink {
         self.shut_down();
     }
 
-    /// The kernel delays the close of a socket with a pending read.
+    /// Ends what still uses the connection. The kernel delays the close of a socket with a pending read.
     fn shut_down(&self) {
+        if let Self::WebSocket(sender) = self {
+            sender.end_urgent();
+        }
         if let Some(socket) = self.socket() {
             let _ = shutdown(socket.fd(), Shutdown::Both);
         }
@@ -214,5 +217,41 @@ impl LinkSource {
             Self::Lines(_) | Self::Mcp(_) => None,
             Self::WebSocket(incoming) => incoming.connection_id.as_deref(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use tokio::task::{LocalSet, yield_now};
+
+    use super::super::daemon::User;
+    use super::*;
+
+    #[test]
+    fn a_websocket_that_was_closed_leaves_no_task_that_keeps_its_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let server = std::thread::spawn(move || {
+            let (socket, _) = listener.accept().expect("a connection");
+            tungstenite::accept(socket).expect("a WebSocket")
+        });
+        let daemon = Daemon::parse(&format!("ws://{address}/")).expect("a URL");
+        let options = Options::new(daemon, None, None, User::Editor).expect("they fit");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        LocalSet::new().block_on(&runtime, async {
+            let link = connect(&options, Backend::Threads, Duration::from_secs(60)).await;
+            let Ok((Sink::WebSocket(sender), source)) = link else { panic!("the server accepts it") };
+            let kept = Rc::downgrade(&sender);
+            // The task waits for something to send.
+            yield_now().await;
+            let sink = Sink::WebSocket(sender);
+            sink.close(None).await;
+            drop((sink, source));
+            yield_now().await;
+            assert_eq!(kept.strong_count(), 0);
+        });
+        drop(server.join().expect("no panic"));
     }
 }

@@ -4,7 +4,7 @@
 //! pings are answered while the daemon does not read stdin's lines, and input is read while a pong waits. A writer
 //! holds the lock until all is written, so that frames never interleave.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind};
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub(super) struct Sender {
     outgoing: Mutex<Outgoing>,
     urgent: RefCell<Urgent>,
     wake: Notify,
+    /// The connection is not used any more.
+    is_over: Cell<bool>,
 }
 
 /// Outgoing data.
@@ -95,6 +97,7 @@ pub(super) async fn connect(
         outgoing: Mutex::new(outgoing),
         urgent: RefCell::default(),
         wake: Notify::new(),
+        is_over: Cell::new(false),
     });
     let answered = timeout(limit, sender.shake_hands(key)).await.map_err(|_| Failure::Silent)?;
     let (first, connection_id) = answered?;
@@ -212,10 +215,19 @@ impl Sender {
         self.wake.notify_one();
     }
 
+    /// Ends the task that sends urgent data, which would keep the socket of a connection that is not used any more.
+    pub(super) fn end_urgent(&self) {
+        self.is_over.set(true);
+        self.wake.notify_one();
+    }
+
     /// Sends urgent data until the connection is closed.
     pub(super) async fn send_urgent(&self) {
         loop {
             self.wake.notified().await;
+            if self.is_over.get() {
+                return;
+            }
             let mut outgoing = self.outgoing.lock().await;
             let urgent = self.urgent.take();
             if outgoing.is_closed {

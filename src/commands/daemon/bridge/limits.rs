@@ -12,6 +12,11 @@ pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for the last errors to be read, and for the daemon's last output after it stopped reading.
 pub(super) const LAST_WORDS_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long the answer to a repeated `initialize` may take. A socket that systemd holds accepts the connection while the old
+/// daemon still drains, which systemd ends after 90 s (`TimeoutStopSec=` of the unit), and then an agent may have to be
+/// started for it.
+pub(super) const OPENING_LIMIT: Duration = Duration::from_secs(120);
+
 /// How often a request is sent at most that daemons refuse because they shut down.
 pub(super) const MOST_TRIES: u8 = 5;
 

@@ -70,7 +70,7 @@ use byte_order_mark::Mark;
 use cancelled::Cancelled;
 use failure::{Ending, Failure};
 use guard::Guard;
-use limits::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
+use limits::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, OPENING_LIMIT, say};
 use link::{LinkSource, Sink};
 use partial_line::BegunLine;
 use pending::{Asker, Overlong, UnsentAtEnd, Waiting};
@@ -96,11 +96,6 @@ const RETURN_EVERY: Duration = Duration::from_millis(200);
 
 /// How often it is looked whether what was refused has waited for too long.
 const HELD_LOOK: Duration = Duration::from_secs(1);
-
-/// How long the answer to a repeated `initialize` may take. A socket that systemd holds accepts the connection while the old
-/// daemon still drains, which systemd ends after 90 s (`TimeoutStopSec=` of the unit), and then an agent may have to be
-/// started for it.
-const OPENING_LIMIT: Duration = Duration::from_secs(120);
 
 /// How long a new connection has to last before something is sent again that has no answer to an `initialize` to wait for: a
 /// tunnel or a balancer with no daemon behind it accepts, and closes as soon as it notices.

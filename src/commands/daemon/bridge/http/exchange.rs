@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::failure::{Ending, Failure};
-use super::super::limits::{CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
+use super::super::limits::{CONNECT_LIMIT, LAST_WORDS_LIMIT, OPENING_LIMIT, say};
 use super::super::refusal::LinkRefusal;
 use super::super::resend::is_refusal;
 use super::connection::{AnswerHead, HttpConnection, Reply};
@@ -489,6 +489,11 @@ async fn listen(state: Rc<ClientState>) {
 /// # Errors
 /// It cannot be done: why the connection is over.
 async fn renew(state: &Rc<ClientState>, renewals: u64) -> Result<(), Ending> {
+    renew_within(state, renewals, OPENING_LIMIT).await
+}
+
+/// The same, where each try may take this long.
+async fn renew_within(state: &Rc<ClientState>, renewals: u64, limit: Duration) -> Result<(), Ending> {
     let _alone = state.renewing.lock().await;
     if state.renewals.get() != renewals {
         return Ok(());
@@ -497,7 +502,8 @@ async fn renew(state: &Rc<ClientState>, renewals: u64) -> Result<(), Ending> {
     state.session.borrow_mut().is_beginning = true;
     let until = Instant::now() + RENEW_LIMIT;
     let result = loop {
-        match begin_anew(state).await {
+        let begun = timeout(limit, begin_anew(state)).await;
+        match begun.unwrap_or(Err((Ending::Uninitialized(None), false))) {
             // It is being started.
             Err((_, true)) if Instant::now() < until => sleep(RENEW_EVERY).await,
             result => break result.map_err(|(ending, _)| ending),
@@ -569,4 +575,38 @@ pub(super) async fn end_session(state: &ClientState) {
     let Ok(connection) = state.connection().await else { return };
     let (mut reply, _) = connection.ask(Method::Delete, head, b"").await;
     let _ = reply.head().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use tokio::sync::mpsc::channel;
+    use tokio::task::LocalSet;
+
+    use super::super::super::daemon::{Daemon, Options, User};
+    use super::super::state::DaemonRoute;
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_answer_a_repeated_initialize_is_given_up() {
+        // The kernel accepts connections for it.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let daemon = Daemon::parse(&format!("http://{address}/mcp")).expect("a URL");
+        let Daemon::Web(url) = daemon.clone() else { panic!("it is a URL") };
+        let options = Options::new(daemon, None, None, User::Editor).expect("they fit");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let result = LocalSet::new().block_on(&runtime, async {
+            let first = HttpConnection::dial(options.daemon.address(), None).await.expect("it is accepted");
+            let way = DaemonRoute { options, url, token: None, trust: None };
+            let state = Rc::new(ClientState::new(way, first, channel(1).0));
+            let initialize = br#"{"jsonrpc":"2.0","id":0,"method":"initialize"}"#.to_vec();
+            state.opening.replace(Some(Initialization { initialize, initialized: None }));
+            let renewed = timeout(Duration::from_secs(60), renew_within(&state, 0, Duration::ZERO)).await;
+            assert!(!state.session.borrow().is_beginning, "later lines wait no longer");
+            renewed.expect("it has a limit")
+        });
+        assert!(matches!(result, Err(Ending::Uninitialized(None))), "{result:?}");
+    }
 }

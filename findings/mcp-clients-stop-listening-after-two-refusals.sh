@@ -2,7 +2,7 @@
 # One would expect: a client of MCP whose stream for messages of the server (GET) ends opens it again when the server is
 # back, at the latest when its next call succeeds; and Retry-After in a 503 says when to try again, as for any request.
 # What happens: by default the official clients try twice, 1 and 2.5 seconds (TypeScript) or 1 and 2 seconds (Python) after
-# the end, whatever Retry-After says, and never again while the session lives. Calls go on in the same session as if nothing
+# the end, whatever Retry-After says, and never again while the session lives. Calls continue in the same session as if nothing
 # had happened. Only TypeScript reports it, to `onerror`; its option reconnectionOptions.maxRetries allows more attempts. A
 # field `retry:` is obeyed, also one that comes without an event just before the stream ends.
 # Versions: @modelcontextprotocol/client 2.4.0, @modelcontextprotocol/sdk 1.32.2 (Node.js 26.10.0), mcp 2.3.0 (Python 3.11).

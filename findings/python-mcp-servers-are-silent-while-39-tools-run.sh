@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # One would expect: a server that runs its tools in threads, as MCP's Python SDK and FastMCP do with tools that are functions,
-# goes on to read, and to answer a ping, however many tools run; at most further tools have to wait.
+# continues to read and to answer a ping, however many tools run; at most further tools have to wait.
 # What happens: stdin is read and stdout is written in threads of the same pool, which is AnyIO's default of 40. The reader
 # keeps one of them while it waits for a line. So while 39 functions run, the server writes nothing: neither the answer to a
 # ping nor results that are ready. Coroutines need no thread. The limit can be raised in the event loop before the server
 # runs (total_tokens).
 # Versions: mcp 2.3.0, fastmcp 4.2.3, anyio 4.16.0 (Python 3.11). Seen on 1 December 2026.
 # Why it matters: a process that many clients share reaches 39 calls at once. Whoever takes silence, or an unanswered ping, for
-# a process that hangs, restarts it then, and all its calls are lost.
+# a process that hangs restarts it then, and all its calls are lost.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 python_packages mcp==2.3.0 fastmcp==4.2.3 anyio==4.16.0

@@ -2,12 +2,12 @@
 # One would expect: a server that reads requests from stdin answers those that it has read, also if stdin then ends, as a
 # filter does: `printf '...' | server`. Or it gives up its work along with the answer.
 # What happens: of the servers that were tried only those on version 1 of MCP's TypeScript SDK do so. Version 2, functions (not
-# coroutines) of MCP's Python SDK and of FastMCP, and ACP's TypeScript SDK let the work go on to its end, exit with 0, and
+# coroutines) of MCP's Python SDK and of FastMCP, and ACP's TypeScript SDK let the work run to its end, exit with 0, and
 # write no answer. Go and ACP's Python SDK abandon the work and write nothing. Only coroutines of MCP's Python SDK and FastMCP
 # say that they are abandoned.
 # Versions: @modelcontextprotocol/sdk 1.32.2 and /server 2.4.0, @agentclientprotocol/sdk 2.4.0 (Node.js 26.10.0); mcp 2.3.0,
 # fastmcp 4.2.3, agent-client-protocol 0.12.1 (Python 3.11); the Go SDK 1.8.0 in kubernetes-mcp-server 0.0.67. Seen on
-# 1 December 2026. Python's part is known to its authors as issue 2678 of modelcontextprotocol/python-sdk.
+# 1 December 2026. The behaviour of MCP on Python is reported as issue 2678 of modelcontextprotocol/python-sdk.
 # Why it matters: closing stdin is the way in which MCP asks a server to end, so a supervisor that replaces a server must not
 # close it before the last answer is there. If the supervisor dies, a tool may have done its work though nobody is answered,
 # and the exit status says nothing of it. A test that pipes its requests into a server has to keep the pipe open.

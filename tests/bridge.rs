@@ -389,6 +389,18 @@ fn an_editor_that_dies_ends_the_bridge_although_a_request_is_pending() {
 }
 
 #[test]
+fn an_editor_that_dies_ends_the_bridge_although_the_daemon_reads_nothing() {
+    for daemon in Daemon::both() {
+        let mut bridge = Bridge::from(Bridge::command(&daemon.address()));
+        let _peer = daemon.accept();
+        fill(bridge.stdin.as_ref().expect("stdin is open"));
+        drop(bridge.child.stdout.take());
+        bridge.end_input();
+        assert_eq!(bridge.code(), Some(0));
+    }
+}
+
+#[test]
 fn an_editor_that_reads_slowly_slows_the_daemon_and_loses_nothing() {
     for daemon in Daemon::both() {
         let mut bridge = Bridge::from(Bridge::command(&daemon.address()));

@@ -436,6 +436,18 @@ fn a_subscription_that_still_waits_at_the_end_of_stdin_is_not_sent() {
 }
 
 #[test]
+fn an_editor_that_leaves_ends_the_bridge_although_a_cancelled_initialize_is_not_answered() {
+    let mut server = Server::plain();
+    let mut bridge = Bridge::from(Bridge::command(&server.url));
+    bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}));
+    let _unanswered = server.next("POST");
+    bridge.ask(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}}));
+    drop(bridge.child.stdout.take());
+    bridge.end_input();
+    assert_eq!(bridge.code(), Some(0));
+}
+
+#[test]
 fn nothing_goes_before_the_session_has_begun() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout) = server.start();

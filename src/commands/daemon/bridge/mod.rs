@@ -10,6 +10,7 @@
 //! |---|---|
 //! | stdin ends | cancels pending prompts (`session/cancel`), notifies the daemon (half-close; a WebSocket is closed once all is answered), passes on outstanding answers, exits with 0 when the daemon closes |
 //! | stdin has ended and stdout is closed, or stdout while there is no connection | exits with 0: the editor is gone |
+//! | the same while the daemon has accepted nothing for 2 s, so that stdin is not read | exits with 0, too |
 //! | the daemon closes while requests are pending | an error for each of them; exits with 1 |
 //! | the daemon closes after the end of stdin, and nothing is pending | exits with 0 |
 //! | the daemon closes while nothing is pending, with no other reason than that it ends | the next line of stdin makes a new connection, as after a refusal; exits with 0 if stdin ends before |
@@ -60,7 +61,7 @@ use std::time::Duration;
 use memchr::memchr;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Mutex, MutexGuard, Notify};
-use tokio::task::spawn_local as spawn;
+use tokio::task::{AbortHandle, spawn_local as spawn};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::bus::reply::Delivered;
@@ -90,6 +91,9 @@ const NEXT_REQUEST_LIMIT: Duration = Duration::from_secs(2);
 /// How long the daemon may be silent after the end of stdin with nothing pending, before the bridge closes the
 /// connection.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// How long the daemon may accept nothing of stdin before the bridge watches whether its editor leaves.
+const BLOCKED_LIMIT: Duration = Duration::from_secs(2);
 
 /// How often a daemon that has shut down is dialled until it is back.
 const RETURN_EVERY: Duration = Duration::from_millis(200);
@@ -138,7 +142,7 @@ enum BridgeEvent {
     Held,
     /// Stdout cannot be written.
     OutputFailed(io::Error),
-    /// Stdin has ended and stdout is closed.
+    /// Nobody writes stdin any more, and stdout is closed.
     ReaderGone,
 }
 
@@ -169,6 +173,7 @@ struct Shared {
     has_ended: Cell<bool>,
     /// Number of blocks received from the daemon.
     blocks: Cell<u64>,
+    stdin: Rc<Stream>,
     stdout: Rc<Stream>,
     /// Held while something is written to stdout.
     writing: Mutex<()>,
@@ -178,7 +183,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(sink: Sink, stdout: Rc<Stream>, events: Sender<BridgeEvent>) -> Rc<Self> {
+    fn new(sink: Sink, stdin: Rc<Stream>, stdout: Rc<Stream>, events: Sender<BridgeEvent>) -> Rc<Self> {
         Rc::new(Self {
             waiting: RefCell::default(),
             repeat: RefCell::default(),
@@ -194,6 +199,7 @@ impl Shared {
             was_read: Notify::new(),
             has_ended: Cell::new(false),
             blocks: Cell::new(0),
+            stdin,
             stdout,
             writing: Mutex::new(()),
             sending: Mutex::new(()),
@@ -258,9 +264,9 @@ async fn bridge(
 ) -> u8 {
     // Each task reports once, and no report waits for another to be handled.
     let (events, mut reports) = channel(8);
-    let shared = Shared::new(sink, Rc::clone(&stdout), events);
+    let shared = Shared::new(sink, stdin, Rc::clone(&stdout), events);
     let mut input_ended = false;
-    spawn(to_daemon(stdin, Rc::clone(&shared)));
+    spawn(to_daemon(Rc::clone(&shared)));
     loop {
         let connection = source.connection_id().map(|id| format!(" (connection {id})")).unwrap_or_default();
         let sink = shared.sink();
@@ -730,20 +736,37 @@ fn output_failed(error: &io::Error) -> u8 {
     exit::FAILURE
 }
 
-/// Waits until stdout is closed, after the end of stdin: the editor has left.
-fn watch_reader(shared: Rc<Shared>) {
-    spawn(async move {
+/// Waits until stdout is closed, after the end of stdin: the editor has left. While stdin is not read, its end is seen by
+/// that nobody writes it any more.
+fn watch_reader(shared: Rc<Shared>) -> AbortHandle {
+    let watches = async move {
+        if !shared.has_read_all.get() {
+            shared.stdin.writer_gone().await;
+        }
         shared.stdout.reader_gone().await;
         let _ = shared.events.send(BridgeEvent::ReaderGone).await;
-    });
+    };
+    spawn(watches).abort_handle()
+}
+
+/// Waits for something that a daemon which accepts nothing may block for good, and reports meanwhile if the editor leaves.
+async fn watched<T>(shared: &Rc<Shared>, may_block: impl Future<Output = T>) -> T {
+    let mut may_block = pin!(may_block);
+    if let Ok(result) = timeout(BLOCKED_LIMIT, &mut may_block).await {
+        return result;
+    }
+    let watcher = watch_reader(Rc::clone(shared));
+    let result = may_block.await;
+    watcher.abort();
+    result
 }
 
 /// Copies stdin to the daemon.
-async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
+async fn to_daemon(shared: Rc<Shared>) {
     let mut buffer = Vec::with_capacity(BLOCK);
     let (mut begun, mut mark) = (BegunLine::default(), Mark::default());
     loop {
-        let read = stdin.read(buffer).await;
+        let read = shared.stdin.read(buffer).await;
         buffer = read.1;
         match read.0 {
             Ok(0) => break,
@@ -766,10 +789,10 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
         }
         let before = begun.hold_back(&mut buffer);
         if !before.is_empty() {
-            pass_on(&shared, before).await;
+            watched(&shared, pass_on(&shared, before)).await;
         }
         if !buffer.is_empty() {
-            buffer = pass_on(&shared, buffer).await;
+            buffer = watched(&shared, pass_on(&shared, buffer)).await;
         }
         shared.was_read.notify_one();
     }
@@ -790,7 +813,7 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
             let lines = shared.waiting.borrow_mut().cancel_prompts();
             shared.waiting.borrow_mut().sending(&lines);
             // That the connection is lost, the receiving side notices.
-            let _ = shared.send(&shared.sink(), lines).await;
+            let _ = watched(&shared, shared.send(&shared.sink(), lines)).await;
         }
         // What waits is for nobody if the editor leaves.
         watch_reader(Rc::clone(&shared));
@@ -818,11 +841,14 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
         // Nothing can follow the partial line that the daemon has. The daemon drops it, and answers the rest.
         (false, true) => Vec::new(),
     };
-    if !last.is_empty() {
-        // It fails only if the connection is lost, which the receiving side notices.
-        let _ = sink.send(last).await;
-    }
-    sink.end().await;
+    let sending = async {
+        if !last.is_empty() {
+            // It fails only if the connection is lost, which the receiving side notices.
+            let _ = sink.send(last).await;
+        }
+        sink.end().await;
+    };
+    watched(&shared, sending).await;
     shared.input_ended.set(true);
     shared.was_read.notify_one();
     shared.close_if_done(&sink);
@@ -1037,11 +1063,11 @@ mod tests {
         LocalSet::new().block_on(&runtime, async {
             let (socket, mut peer) = UnixStream::pair().expect("two sockets");
             let sink = Sink::Lines(Rc::new(Stream::new(socket.into(), Backend::Threads).expect("a descriptor")));
-            let stdout = Rc::new(
-                Stream::new(io::stdout().as_fd().try_clone_to_owned().expect("a descriptor"), Backend::Threads)
-                    .expect("a descriptor"),
-            );
-            let shared = Shared::new(sink.clone(), stdout, channel(8).0);
+            let open = |fd: BorrowedFd<'_>| {
+                Stream::new(fd.try_clone_to_owned().expect("a descriptor"), Backend::Threads).expect("a descriptor")
+            };
+            let (stdin, stdout) = (Rc::new(open(io::stdin().as_fd())), Rc::new(open(io::stdout().as_fd())));
+            let shared = Shared::new(sink.clone(), stdin, stdout, channel(8).0);
             shared.waiting.borrow_mut().sending(REQUEST.as_bytes());
             let mut refusal = REFUSAL.into();
             shared.repeat.borrow_mut().sift(&mut refusal, &mut shared.waiting.borrow_mut());

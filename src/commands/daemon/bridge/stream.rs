@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 use rustix::net::{Shutdown, shutdown};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::io::{Interest, Ready};
 use tokio::task::{spawn_blocking, spawn_local as spawn};
 use tokio::time::sleep;
 
@@ -164,22 +164,31 @@ impl Stream {
 
     /// Waits until all readers of this file have gone. It never returns for a regular file.
     pub(super) async fn reader_gone(&self) {
-        let gone = async {
+        self.closed(Interest::WRITABLE, Ready::is_write_closed).await;
+    }
+
+    /// Waits until all writers of this file have gone, whatever is still to be read. It never returns for a regular file.
+    pub(super) async fn writer_gone(&self) {
+        self.closed(Interest::READABLE, Ready::is_read_closed).await;
+    }
+
+    async fn closed(&self, interest: Interest, is_closed: fn(Ready) -> bool) {
+        let closed = async {
             // With a descriptor of its own: epoll(7) accepts each only once, and a write may have to wait for room
             // meanwhile.
             let own = self.fd.as_fd().try_clone_to_owned()?;
             // SAFETY: the descriptor is moved into it, and is open for as long as it lives.
-            let watched = unsafe { AsyncFd::register_with_interest(own, Interest::WRITABLE) };
+            let watched = unsafe { AsyncFd::register_with_interest(own, interest) };
             let watched = watched.map_err(io::Error::from)?;
             loop {
-                let mut ready = watched.ready(Interest::WRITABLE).await?;
-                if ready.ready().is_write_closed() {
+                let mut ready = watched.ready(interest).await?;
+                if is_closed(ready.ready()) {
                     return Ok::<(), io::Error>(());
                 }
                 ready.clear_ready();
             }
         };
-        if gone.await.is_err() {
+        if closed.await.is_err() {
             std::future::pending::<()>().await;
         }
     }

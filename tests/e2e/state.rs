@@ -467,6 +467,24 @@ fn a_stream_of_a_restored_session_says_that_events_are_lost_and_continues() {
 }
 
 #[test]
+fn a_stream_that_ends_with_the_daemon_says_when_to_open_it_again_if_its_session_continues() {
+    for outlives in [true, false] {
+        let folder = folder();
+        let daemon = match outlives {
+            true => lasting(folder.path(), dedicated(), json!({})),
+            false => door_of(Setup::new([dedicated()]), json!({})),
+        };
+        let id = session(&daemon);
+        let mut stream = at(&daemon, &id);
+        assert!(stream.open(None).is_stream());
+        daemon.signal(Signal::TERM);
+        let pieces: Vec<String> = std::iter::from_fn(|| stream.piece()).collect();
+        assert_eq!(pieces.iter().any(|piece| piece.starts_with("retry: 15000\n")), outlives, "{pieces:?}");
+        daemon.ends_well();
+    }
+}
+
+#[test]
 fn two_daemons_do_not_share_a_folder_and_a_reload_does_not_move_it() {
     let folder = folder();
     let daemon = lasting(folder.path(), shared(), json!({}));

@@ -404,7 +404,11 @@ impl<I: Io> Reactor<I> {
             replay.ends = true;
             return self.connections.mark_dirty(slot);
         }
-        write::end_events(connection.outgoing.queue(), connection.incoming.is_old);
+        let (out, is_old) = (connection.outgoing.queue(), connection.incoming.is_old);
+        if self.persistence.is_on() && self.persistence.is_final() {
+            write::retry_after_restart(out, is_old);
+        }
+        write::end_events(out, is_old);
         self.begin_http_answer(now, slot);
     }
 

@@ -205,6 +205,12 @@ pub fn prime(out: &mut Vec<u8>, id: EventId, is_old: bool) {
     piece(out, &[text.as_bytes()], is_old);
 }
 
+/// Writes how long a client is to wait after the end of a stream before it opens it again, if its session continues at the
+/// next daemon. Official clients open it twice at most: they would do so before that runs.
+pub fn retry_after_restart(out: &mut Vec<u8>, is_old: bool) {
+    piece(out, &[b"retry: 15000\n\n"], is_old);
+}
+
 /// Writes a comment for people who look at the stream: a text of one line.
 pub fn comment(out: &mut Vec<u8>, text: &str, is_old: bool) {
     piece(out, &[b": ", text.as_bytes(), b"\n\n"], is_old);

@@ -223,6 +223,21 @@ impl Listeners {
         }
     }
 
+    /// Applies a new configuration. The clients of a removed listener are judged by the tokens that its file had when it
+    /// was last read: the configuration keeps only those of the last load.
+    pub(super) fn configure(&mut self, config: &Config) {
+        let terms = config.listeners.iter().map(|listener| ClientTerms::of(listener, config)).collect();
+        let before = std::mem::replace(&mut self.terms, terms);
+        for ((listener, terms), before) in config.listeners.iter().zip(&mut self.terms).zip(before) {
+            if listener.is_gone
+                && let (Some(policy), Some(before)) = (&mut terms.policy, before.policy)
+            {
+                policy.terms.access.tokens = before.terms.access.tokens;
+            }
+        }
+        self.grants.keeps_own = config.has_personal_pools();
+    }
+
     /// Adds an acceptor in a free slot, and returns the index.
     pub(super) fn add(&mut self, acceptor: Acceptor) -> usize {
         let is_free = |old: &Acceptor| old.is_gone && old.listening.is_none() && !old.is_busy;

@@ -351,6 +351,29 @@ fn sessions_with_tokens_go_on_for_a_while_when_their_listener_is_removed_togethe
 }
 
 #[test]
+fn a_session_with_a_token_added_after_the_start_continues_when_its_listener_is_removed() {
+    let setup = Setup::new([with(worker("agents", 1, &[]), "assignment", "client")]).no_listener();
+    let tokens = setup.text_path("tokens");
+    fs::write(&tokens, "alice:0123456789abcdef\n").expect("there is room");
+    let listener = json!({ "http": "127.0.0.1:0", "tokens_file": tokens });
+    let daemon = start_ready(setup.set("listeners", json!([listener])));
+    fs::write(&tokens, "alice:0123456789abcdef\ncarol:0011223344556677\n").expect("there is room");
+    let begins = request(0, "initialize", json!({ "protocolVersion": "2025-11-25", "capabilities": {} }));
+    let connect = || Http::connect(daemon.address()).with("Authorization", "Bearer 0011223344556677");
+    daemon.until("the file was read again", || connect().ask(&begins).status == 200);
+    let mut carol = connect();
+    let id = carol.ask(&begins).fields["mcp-session-id"].clone();
+    let mut carol = carol.with("Mcp-Session-Id", &id);
+    assert_eq!(carol.call(1, "m", json!({}))["id"], 1);
+    let path = daemon.path("other").display().to_string();
+    reload(&daemon, |config| config["listeners"] = json!([{ "unix": path }]));
+    assert_eq!(carol.call(2, "m", json!({}))["id"], 2);
+    reload(&daemon, |config| config["pools"][0]["instances"] = json!(2));
+    assert_eq!(carol.call(3, "m", json!({}))["id"], 3, "a later reload keeps the tokens too");
+    daemon.stop();
+}
+
+#[test]
 fn an_admin_listener_moves_and_the_command_that_moved_it_gets_the_outcome() {
     let setup = Setup::new([worker("agents", 1, &[])]);
     let [old, new] = ["admin", "admin.new"].map(|name| setup.text_path(name));

@@ -13,7 +13,7 @@ use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::shell::descriptors::Allowance;
 use crate::shell::listen::Listening;
-use crate::shell::listeners::{Acceptor, ClientTerms};
+use crate::shell::listeners::Acceptor;
 use crate::shell::log;
 use crate::shell::log_file;
 use crate::shell::loop_handle::LoopMessage;
@@ -143,8 +143,7 @@ impl<I: Io> Shell<I> {
         reactor.persistence.take_owners(self.bus.view(), &self.reloads.running, config);
         reactor.memory.most = config.limits.max_memory;
         reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
-        reactor.listeners.terms = config.listeners.iter().map(|listener| ClientTerms::of(listener, config)).collect();
-        reactor.listeners.grants.keeps_own = config.has_personal_pools();
+        reactor.listeners.configure(config);
         if let Some(Allowance { handshakes, http, .. }) = allowance {
             self.reactor.connections.counts.allow(http, handshakes);
         }

@@ -143,6 +143,20 @@ fn a_dry_run_says_what_would_change_and_changes_nothing() {
 }
 
 #[test]
+fn a_reload_requested_by_a_signal_during_a_dry_run_begins_after_it() {
+    let daemon = start_ready(Setup::new([named("old", 1)]).hears_hangups());
+    let mut admin = Admin::of(&daemon);
+    assert_eq!(admin.get("/readyz").status, 200);
+    // The daemon gets both at once when it continues, so that the dry run is in progress when the signal is handled.
+    daemon.signal(Signal::STOP);
+    admin.send("POST /reload?dry_run=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    daemon.signal(Signal::HUP);
+    daemon.signal(Signal::CONT);
+    daemon.logs(&["the configuration was reloaded"]);
+    daemon.stop();
+}
+
+#[test]
 fn a_command_that_keeps_failing_is_reported_and_the_old_workers_stay() {
     let mut daemon = start_ready(Setup::new([named("old", 2)]));
     let mut client = daemon.connect();

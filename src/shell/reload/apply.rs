@@ -250,17 +250,17 @@ impl<I: Io> Shell<I> {
         outcomes.last.lines.extend(lines);
         outcomes.end(code);
         let last = &outcomes.last;
-        if last.is_dry_run {
-            return;
+        if !last.is_dry_run {
+            self.reactor.notify.reloaded();
+            if code == exit::OK {
+                tracing::info!("the configuration was reloaded: {}", last.lines.join("; "));
+            } else {
+                // Whether a command works is known only after the rest has been applied.
+                let what = if code == exit::FAILURE { "reload" } else { "the reload changes nothing" };
+                last.lines.iter().for_each(|line| tracing::error!(reason = "reload_failed", "{what}: {line}"));
+            }
         }
-        self.reactor.notify.reloaded();
-        if code == exit::OK {
-            tracing::info!("the configuration was reloaded: {}", last.lines.join("; "));
-        } else {
-            // Whether a command works is known only after the rest has been applied.
-            let what = if code == exit::FAILURE { "reload" } else { "the reload changes nothing" };
-            last.lines.iter().for_each(|line| tracing::error!(reason = "reload_failed", "{what}: {line}"));
-        }
+        // One may have been requested during a dry run, too.
         if std::mem::take(&mut self.reloads.is_wanted)
             && let Err(why) = self.begin_reload(false)
         {

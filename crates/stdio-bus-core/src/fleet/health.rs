@@ -199,7 +199,7 @@ impl Requests {
             // Whatever it has said meanwhile shows that it lives.
             *misses = if at <= spoke { 0 } else { *misses + 1 };
             let late = self.fingerprint(&id);
-            worker.end.cold.retired_mut().add(late);
+            worker.end.cold.retired_mut().add(late, false);
         }
         if *misses >= MOST_MISSES {
             return HealthVerdict::Hangs(format!(

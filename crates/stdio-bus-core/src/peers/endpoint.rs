@@ -457,7 +457,7 @@ impl Turn {
 /// (`Requests::fingerprint`).
 #[derive(Default)]
 pub(crate) struct Retired {
-    /// Sorted.
+    /// Sorted. The last bit of each says whether its request creates a session.
     ids: Vec<u64>,
     /// Their number, once they were too many to be remembered.
     more: u64,
@@ -472,6 +472,8 @@ pub(crate) struct Retired {
 
 /// Maximum number of ids: 8 KiB for each peer.
 const MOST_RETIRED: usize = 1024;
+/// The bit of a fingerprint that says whether its request creates a session.
+const CREATES: u64 = 1;
 /// Maximum number of tokens.
 const MOST_TOKENS: usize = 256;
 
@@ -491,7 +493,7 @@ impl Retired {
 
     /// Whether it may still answer a forgotten request with this id.
     pub(crate) fn has(&self, id: u64) -> bool {
-        self.may_answer_any || self.ids.binary_search(&id).is_ok()
+        self.may_answer_any || self.find(id).is_ok()
     }
 
     /// Whether it may still send progress of a forgotten request under a token with this fingerprint.
@@ -512,25 +514,29 @@ impl Retired {
         }
     }
 
-    /// Adds an id. If there is no space for it, all are only counted.
-    pub(crate) fn add(&mut self, id: u64) {
-        match self.ids.binary_search(&id) {
+    fn find(&self, id: u64) -> Result<usize, usize> {
+        self.ids.binary_search_by_key(&(id | CREATES), |known| known | CREATES)
+    }
+
+    /// Adds the id of a request, and whether that creates a session. If there is no space for it, all are only counted.
+    pub(crate) fn add(&mut self, id: u64, creates: bool) {
+        match self.find(id) {
             Ok(_) => {}
-            Err(at) if self.more == 0 && self.ids.len() < MOST_RETIRED => self.ids.insert(at, id),
+            Err(at) if self.more == 0 && self.ids.len() < MOST_RETIRED => {
+                self.ids.insert(at, id & !CREATES | if creates { CREATES } else { 0 });
+            }
             Err(_) => self.more += 1 + core::mem::take(&mut self.ids).len() as u64,
         }
         self.may_answer_any |= self.more > 0;
     }
 
-    /// An unsolicited answer has this id. Returns whether it may be a late one; then one less is remembered.
-    pub(crate) fn take(&mut self, id: u64) -> bool {
-        let found = self.ids.binary_search(&id);
-        if let Ok(at) = found {
-            self.ids.remove(at);
-        }
+    /// An unsolicited answer has this id. If it may be a late one, returns whether it may create a session; then one less is
+    /// remembered.
+    pub(crate) fn take(&mut self, id: u64) -> Option<bool> {
+        let found = self.find(id).ok().map(|at| self.ids.remove(at) & CREATES != 0);
         let is_counted = self.more > 0;
         self.more -= u64::from(is_counted);
-        is_counted || found.is_ok()
+        found.or(is_counted.then_some(true))
     }
 }
 

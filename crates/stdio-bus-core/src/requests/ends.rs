@@ -247,7 +247,7 @@ impl Requests {
             sessions.drop_early(ctx, worker);
         }
         if let (Some(end), Some((fingerprint, token))) = (ctx.endpoint(answerer), fingerprints) {
-            end.cold.retired_mut().add(fingerprint);
+            end.cold.retired_mut().add(fingerprint, verb.creates());
             token.into_iter().for_each(|token| end.cold.retired_mut().add_token(token));
         }
     }

@@ -443,8 +443,11 @@ impl Bus {
         }
         let Some(at) = self.ctx.workers.get_mut(worker) else { return Flow::Next };
         let fingerprint = id.as_ref().map(|id| self.requests.fingerprint(id));
-        if fingerprint.is_some_and(|fingerprint| at.end_mut().cold.retired_mut().take(fingerprint)) {
-            self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, [None; 2]);
+        let late = fingerprint.and_then(|fingerprint| at.end_mut().cold.retired_mut().take(fingerprint));
+        if let Some(creates) = late {
+            // In which session it was is forgotten. A name that a client has is likely to be only repeated.
+            let asked_in = if creates { None } else { self.sessions.owned_in_result(worker, line) };
+            self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, [asked_in, None]);
             report_line(&mut self.ctx, Reason::LateAnswer, from, line, "the request was given up before");
             return Flow::Next;
         }
@@ -666,6 +669,12 @@ impl Sessions {
             Some(session) => self.confirm(ctx, session, SessionEvent::Answered),
             None => {}
         }
+    }
+
+    /// The session that a result names, if a client owns it.
+    fn owned_in_result(&self, worker: WorkerKey, line: Parsed<'_>) -> Option<SessionKey> {
+        let key = self.of_worker(worker, &session_name(line, line.result_session)?)?;
+        self.get(key)?.owner().map(|_| key)
     }
 
     /// A session that was created for a client that stopped waiting has no owner. An answer that repeats the name of

@@ -358,7 +358,12 @@ fn first_session(
         sessions.touch(key, ctx.time.now());
         return Ok((worker, sessions.access(ctx, of, worker, Some(key))?));
     }
-    refuse_lost(ctx, of)?;
+    // A session of this name that it has lost elsewhere is another one than its own in the pool that it names.
+    let is_here =
+        |group: GroupId| sessions.is_owned_in(ctx, client, of.name, |fleet| fleets.balancer()[group].has(fleet));
+    if has_lost(ctx, of) && !(names_pool && fleets.balancer().group_of_line(ctx, client, line).is_ok_and(is_here)) {
+        refuse_lost(ctx, of)?;
+    }
     let group = fleets.balancer().group_of_line(ctx, client, line)?;
     if fleets.balancer()[group].is_dedicated() {
         // Its process serves no other client, so no other client's sessions are in reach.
@@ -568,9 +573,13 @@ fn visit(ctx: &mut Ctx, client: ClientKey, worker: WorkerKey) -> WorkerKey {
     worker
 }
 
+fn has_lost(ctx: &Ctx, of: &Naming<'_>) -> bool {
+    ctx.clients.get(of.client).is_some_and(|client| client.has_lost(of.name))
+}
+
 /// A session that was lost with its worker is an error for its old owner, unless it asks a worker for it.
 fn refuse_lost(ctx: &mut Ctx, of: &Naming<'_>) -> Result<(), Refusal> {
-    if ctx.clients.get(of.client).is_none_or(|client| !client.has_lost(of.name)) {
+    if !has_lost(ctx, of) {
         return Ok(());
     }
     if of.verb.asks_for_session() {

@@ -65,6 +65,15 @@ impl Sessions {
         self.named_by(client, &ctx.peer_end(client.into())?.sessions, name).map(|(key, _)| key)
     }
 
+    /// Whether a client owns a session of this name on a worker of these fleets.
+    pub(crate) fn is_owned_in(&self, ctx: &Ctx, client: ClientKey, name: &[u8], has: impl Fn(FleetId) -> bool) -> bool {
+        let is_it = |session: &Session| {
+            session.name.as_bytes() == name && ctx.workers.fleet_of(session.worker).is_some_and(&has)
+        };
+        let end = ctx.peer_end(client.into());
+        end.is_some_and(|end| end.sessions.iter().any(|key| self.get(*key).is_some_and(is_it)))
+    }
+
     /// Gives a session without an owner to a client. Returns whether the client is still there.
     pub(super) fn give_to(&mut self, ctx: &mut Ctx, session: SessionKey, client: ClientKey) -> bool {
         let Some(owner) = ctx.clients.get_mut(client) else { return false };

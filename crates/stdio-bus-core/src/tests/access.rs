@@ -412,6 +412,25 @@ fn a_session_that_a_worker_makes_anew_under_a_lost_name_is_not_lost_where_the_po
 }
 
 #[test]
+fn a_session_that_was_lost_in_one_pool_does_not_hide_the_one_of_that_name_in_another_pool() {
+    let pools = ["a", "b"].map(|id| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) });
+    let mut bench = Bench::new(settings(pools.to_vec()));
+    let (client, [a, b]) = (bench.client(), [bench.worker(0), bench.worker(1)]);
+    for (id, (pool, worker)) in [("a", a), ("b", b)].into_iter().enumerate() {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"session/new","pool":"{pool}"}}"#));
+        bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"1"}}}}"#));
+        bench.read(worker);
+    }
+    bench.dies(a);
+    bench.pass(seconds(1));
+    bench.read(client);
+    bench.write(client, r#"{"id":9,"method":"session/prompt","pool":"b","params":{"sessionId":"1"}}"#);
+    assert_eq!((bench.read(b).len(), bench.read(client).len()), (1, 0));
+    bench.write(client, r#"{"id":10,"method":"session/prompt","pool":"a","params":{"sessionId":"1"}}"#);
+    assert_eq!(bench.read_error(client).0, "session_lost");
+}
+
+#[test]
 fn a_session_that_was_made_for_one_user_meanwhile_is_not_given_to_another_one_who_asked_for_its_name() {
     // One that the worker makes for a client is its own, though, whoever has one of that name elsewhere.
     for is_made in [false, true] {

@@ -364,7 +364,9 @@ impl Sessions {
         self.touch_parents(now, &awaited);
         for (slot, awaited) in awaited.into_iter().enumerate() {
             match self.table.at(slot).filter(|(_, session)| session.client.is_some() && session.parent.is_none()) {
-                Some((key, session)) if session.pending > 0 && awaited > 0 => self.touch(key, now),
+                Some((key, session)) if session.is_working() || session.pending > 0 && awaited > 0 => {
+                    self.touch(key, now);
+                }
                 Some((key, session)) if now.since(session.used) >= idle => found.push(key),
                 _ => {}
             }
@@ -549,7 +551,8 @@ impl Sessions {
     pub(super) fn most_idle(&self, keys: &[SessionKey]) -> Option<SessionKey> {
         let mut parents: Vec<_> = keys.iter().filter_map(|key| self.get(*key)?.parent).collect();
         parents.sort_unstable();
-        let may_go = |key: &SessionKey, at: &Session| at.pending == 0 && parents.binary_search(key).is_err();
+        let is_in_use = |at: &Session| at.pending > 0 || at.is_working();
+        let may_go = |key: &SessionKey, at: &Session| !is_in_use(at) && parents.binary_search(key).is_err();
         let found = keys.iter().filter_map(|key| Some((*key, self.get(*key)?)));
         let idle = found.filter(|(key, session)| may_go(key, session));
         idle.min_by_key(|(_, session)| (session.state >= SessionState::Used, session.used)).map(|(key, _)| key)

@@ -758,6 +758,21 @@ fn reports_state(bench: &mut Bench, worker: Peer, state: &str) {
 }
 
 #[test]
+fn a_session_that_its_worker_is_active_in_is_not_forgotten_as_idle() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.limits.session_idle = Some(seconds(8));
+    let mut bench = Bench::new(settings);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    works(&mut bench, client, worker);
+    bench.pass(seconds(60));
+    assert_eq!(bench.count(Reason::SessionIdle), 0);
+    reports_state(&mut bench, worker, "idle");
+    assert_eq!(bench.read(client).len(), 1);
+    bench.pass(seconds(60));
+    assert_eq!(bench.count(Reason::SessionIdle), 1);
+}
+
+#[test]
 fn a_worker_active_in_a_session_without_an_owner_is_not_replaced_before_it_is_idle() {
     let before = settings(vec![pool(1, Assignment::RoundRobin)]);
     let mut bench = Bench::new(before.clone());

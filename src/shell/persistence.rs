@@ -154,13 +154,16 @@ impl Persistence {
     /// Gives the core, which has this configuration, the owners of sessions in pools that are there now: at the start, and
     /// when a reload has added a pool. Otherwise another user could load these sessions.
     pub(super) fn bind_owners(&mut self, bus: &mut Bus, config: &Config) {
+        // The newest is last here, and comes first for the core.
+        self.strangers.reverse();
         self.strangers.retain(|SessionUser { session, pool, user }| {
             let pool = config.pools.iter().position(|it| it.core.id == *pool && !it.core.is_gone);
-            if let (Some(pool), Some(user)) = (pool, user.verified()) {
-                bus.bind(PoolId::at(pool), session.as_bytes(), user);
+            match (pool, user.verified()) {
+                (Some(pool), Some(user)) => !bus.bind(PoolId::at(pool), session.as_bytes(), user),
+                _ => pool.is_none(),
             }
-            pool.is_none()
         });
+        self.strangers.reverse();
     }
 
     /// One in which these sessions wait, and that writes nothing.

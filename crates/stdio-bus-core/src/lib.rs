@@ -381,9 +381,10 @@ impl Bus {
     }
 
     /// Binds a session of a pool to the user name that it was created or loaded under in an earlier process, as
-    /// [`View::session_users`](view::View::session_users) said.
-    pub fn bind(&mut self, pool: index::PoolId, session: &[u8], user: port::Owner<'_>) {
-        self.sessions.session_users_mut().bind(pool, session, user);
+    /// [`View::session_users`](view::View::session_users) said. It counts as older than all that are bound, so the newest one is
+    /// to come first. Returns whether it is bound: not if there are too many.
+    pub fn bind(&mut self, pool: index::PoolId, session: &[u8], user: port::Owner<'_>) -> bool {
+        self.sessions.session_users_mut().bind_earlier(pool, session, user)
     }
 
     /// Starts or stops keeping a record of each request.

@@ -38,10 +38,7 @@ pub(crate) struct SessionUsers {
 impl SessionUsers {
     /// The session `session` of a pool was created or loaded under the user name `owner`. A user name is final.
     pub(crate) fn bind(&mut self, pool: PoolId, session: &[u8], owner: Owner<'_>) {
-        if self.names.len() <= pool.index() {
-            self.names.resize_with(pool.index() + 1, HashMap::default);
-        }
-        if self.names[pool.index()].contains_key(session) {
+        if self.has(pool, session) {
             return;
         }
         if self.oldest.len() >= MOST
@@ -49,10 +46,36 @@ impl SessionUsers {
         {
             self.names[pool.index()].remove(&oldest);
         }
+        let session = self.insert(pool, session, owner);
+        self.oldest.push_back((pool, session));
+    }
+
+    /// The same of an earlier process: it is older than all that are known, and is not bound if there is no room. Returns
+    /// whether it is bound.
+    pub(crate) fn bind_earlier(&mut self, pool: PoolId, session: &[u8], owner: Owner<'_>) -> bool {
+        if self.has(pool, session) {
+            return true;
+        }
+        if self.oldest.len() >= MOST {
+            return false;
+        }
+        let session = self.insert(pool, session, owner);
+        self.oldest.push_front((pool, session));
+        true
+    }
+
+    fn has(&self, pool: PoolId, session: &[u8]) -> bool {
+        self.names.get(pool.index()).is_some_and(|names| names.contains_key(session))
+    }
+
+    fn insert(&mut self, pool: PoolId, session: &[u8], owner: Owner<'_>) -> Rc<[u8]> {
+        if self.names.len() <= pool.index() {
+            self.names.resize_with(pool.index() + 1, HashMap::default);
+        }
         self.changes += 1;
         let session: Rc<[u8]> = session.into();
         self.names[pool.index()].insert(Rc::clone(&session), (owner.vouches, owner.name.into()));
-        self.oldest.push_back((pool, session));
+        session
     }
 
     /// A pool is removed, and another one may get its index.
@@ -163,6 +186,21 @@ mod tests {
         assert!(later.keeps_from(PoolId::at(1), b"s", Some(BOB)) && later.keeps_from(PoolId::at(0), b"t", None));
         session_users.forget_pool(PoolId::at(1));
         assert_eq!((session_users.changes(), session_users.iter().count()), (3, 1));
+    }
+
+    #[test]
+    fn a_bond_of_an_earlier_process_is_the_oldest_and_takes_no_room_from_others() {
+        let mut session_users = SessionUsers::default();
+        (1..MOST).for_each(|number| session_users.bind(PoolId::at(0), &number.to_le_bytes(), ALICE));
+        assert!(session_users.bind_earlier(PoolId::at(1), b"s", BOB));
+        assert!(
+            !session_users.bind_earlier(PoolId::at(1), b"t", BOB)
+                && session_users.bind_earlier(PoolId::at(1), b"s", BOB)
+        );
+        assert_eq!(session_users.iter().next(), Some((PoolId::at(1), &b"s"[..], BOB)));
+        session_users.bind(PoolId::at(0), b"new", ALICE);
+        assert!(!session_users.keeps_from(PoolId::at(1), b"s", None), "it is the first one that goes");
+        assert!(session_users.keeps_from(PoolId::at(0), &1_usize.to_le_bytes(), None));
     }
 
     #[test]

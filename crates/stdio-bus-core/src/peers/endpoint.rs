@@ -521,7 +521,7 @@ impl Retired {
     /// Adds the id of a request, and whether that creates a session. If there is no space for it, all are only counted.
     pub(crate) fn add(&mut self, id: u64, creates: bool) {
         match self.find(id) {
-            Ok(_) => {}
+            Ok(at) => self.ids[at] |= u64::from(creates),
             Err(at) if self.more == 0 && self.ids.len() < MOST_RETIRED => {
                 self.ids.insert(at, id & !CREATES | if creates { CREATES } else { 0 });
             }

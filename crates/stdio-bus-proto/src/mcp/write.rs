@@ -205,8 +205,8 @@ pub fn prime(out: &mut Vec<u8>, id: EventId, is_old: bool) {
     piece(out, &[text.as_bytes()], is_old);
 }
 
-/// Writes how long a client is to wait after the end of a stream before it opens it again, if its session continues at the
-/// next daemon. Official clients open it twice at most: they would do so before that runs.
+/// Writes how long a client is to wait after the end of a stream before it opens it again, where sessions continue at the next
+/// daemon. Official clients open it twice at most: they would do so before that runs.
 pub fn retry_after_restart(out: &mut Vec<u8>, is_old: bool) {
     piece(out, &[b"retry: 15000\n\n"], is_old);
 }

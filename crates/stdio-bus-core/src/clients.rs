@@ -356,7 +356,7 @@ impl Bus {
     /// continue a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
         let Some(from) = self.ctx.clients.get_mut(client) else { return };
-        if from.prefer(worker) != worker && self.fleets.queue().awaits_turn(client).is_some() {
+        if from.prefer(worker) != worker && self.fleets.queue().awaits_turn(client) {
             // The previous one may be free.
             self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now());
         }

@@ -404,10 +404,9 @@ impl WorkerQueue {
         }
     }
 
-    /// Since when a client waits for its turn, and in which group.
-    pub(crate) fn awaits_turn(&self, key: ClientKey) -> Option<(GroupId, Moment)> {
-        let waiting = &self.waiting[self.turn_of(key)?];
-        Some((waiting.group, waiting.since))
+    /// Whether a client waits for its turn.
+    pub(crate) fn awaits_turn(&self, key: ClientKey) -> bool {
+        self.turn_of(key).is_some()
     }
 
     /// Since when a client waits for a worker, for whatever reason, and in which group.

@@ -523,7 +523,7 @@ impl Retired {
         match self.find(id) {
             Ok(at) => self.ids[at] |= u64::from(creates),
             Err(at) if self.more == 0 && self.ids.len() < MOST_RETIRED => {
-                self.ids.insert(at, id & !CREATES | if creates { CREATES } else { 0 });
+                self.ids.insert(at, id & !CREATES | u64::from(creates));
             }
             Err(_) => self.more += 1 + core::mem::take(&mut self.ids).len() as u64,
         }

@@ -57,6 +57,7 @@
 //!
 //! 1. A session that another client has, or had, is denied as the table says, whatever its worker does.
 //! 2. If the worker takes no messages any more, the session is lost with it.
+//!    A request that asks for a name that no client has comes to another worker (`session_in_group` in `router/client.rs`).
 //! 3. The asker's own sessions, and names that nobody has, are denied as the table says.
 //! 4. A name that is bound to another verified name is denied (`tombstones.rs`), but to cancel, and if the worker has made
 //!    this very session for the asker.

@@ -45,6 +45,23 @@ fn session(daemon: &Daemon) -> String {
     client.session_id()
 }
 
+/// A session answers, perhaps after it was asked to come again.
+fn continues(daemon: &Daemon, id: &str) {
+    daemon.until("it continues", || {
+        let answer = at(daemon, id).ask(&request(2, "a", json!({})));
+        assert!([200, 503].contains(&answer.status), "{}", answer.body);
+        answer.status == 200
+    });
+}
+
+/// A session of a daemon that has ended.
+fn earlier_session(folder: &Path, pool: Value) -> String {
+    let daemon = lasting(folder, pool, json!({}));
+    let id = session(&daemon);
+    daemon.stop();
+    id
+}
+
 /// The file of a folder.
 fn written(folder: &Path) -> String {
     std::fs::read_to_string(folder.join("sessions")).unwrap_or_default()
@@ -96,9 +113,7 @@ fn a_session_continues_after_several_restarts_and_after_a_kill() {
 #[test]
 fn what_is_asked_at_once_after_a_restart_waits_for_the_greeting_and_is_answered_in_order() {
     let folder = folder();
-    let daemon = lasting(folder.path(), keeping("dedicated"), json!({}));
-    let id = session(&daemon);
-    daemon.stop();
+    let id = earlier_session(folder.path(), keeping("dedicated"));
     let daemon = lasting(folder.path(), keeping("dedicated"), json!({}));
     let mut clients: Vec<Http> = (0..8).map(|_| at(&daemon, &id)).collect();
     for (number, client) in (10..).zip(&mut clients) {
@@ -239,9 +254,7 @@ fn a_pool_whose_sessions_are_not_restored_or_that_has_gone_has_none_after_a_rest
 #[test]
 fn a_session_whose_worker_refuses_its_initialize_now_is_gone() {
     let folder = folder();
-    let daemon = lasting(folder.path(), dedicated(), json!({}));
-    let id = session(&daemon);
-    daemon.stop();
+    let id = earlier_session(folder.path(), dedicated());
     let refuses = greets(r#"printf '{"jsonrpc":"2.0","id":"init","error":{"code":-32602,"message":"no"}}\n'"#);
     let daemon = lasting(folder.path(), refuses, json!({}));
     let gone = at(&daemon, &id).ask(&request(2, "a", json!({})));
@@ -254,9 +267,7 @@ fn a_session_whose_worker_refuses_its_initialize_now_is_gone() {
 #[test]
 fn a_session_whose_worker_dies_before_it_is_greeted_is_asked_for_again_and_continues() {
     let folder = folder();
-    let daemon = lasting(folder.path(), dedicated(), json!({}));
-    let id = session(&daemon);
-    daemon.stop();
+    let id = earlier_session(folder.path(), dedicated());
     let mark = folder.path().join("died");
     // The first one dies of its initialize.
     let dies_once = format!("if [ ! -e {mark} ]; then touch {mark}; exit 1; fi", mark = mark.display());
@@ -332,9 +343,7 @@ fn greeting() -> String {
 fn a_session_that_finds_no_worker_is_asked_to_come_again_however_often_and_continues() {
     let folder = folder();
     let pool = || with(dedicated(), "max_instances", 1);
-    let daemon = lasting(folder.path(), pool(), json!({}));
-    let id = session(&daemon);
-    daemon.stop();
+    let id = earlier_session(folder.path(), pool());
     let daemon = lasting(folder.path(), pool(), json!({}));
     let mut other = Http::session(daemon.address(), VERSION);
     assert_eq!(other.call(1, "a", json!({}))["id"], 1);
@@ -344,20 +353,14 @@ fn a_session_that_finds_no_worker_is_asked_to_come_again_however_often_and_conti
     }
     other.send("DELETE /mcp", &[], "");
     assert_eq!(other.answer().status, 204);
-    daemon.until("it continues", || {
-        let answer = at(&daemon, &id).ask(&request(2, "a", json!({})));
-        assert!([200, 503].contains(&answer.status), "{}", answer.body);
-        answer.status == 200
-    });
+    continues(&daemon, &id);
     daemon.stop();
 }
 
 #[test]
 fn a_session_that_an_operator_closes_before_its_worker_has_answered_continues_however_often() {
     let folder = folder();
-    let daemon = lasting(folder.path(), dedicated(), json!({}));
-    let id = session(&daemon);
-    daemon.stop();
+    let id = earlier_session(folder.path(), dedicated());
     let mark = folder.path().join("answers");
     let pool = greets(&format!("if [ -e {} ]; then {}; fi", mark.display(), greeting()));
     let daemon = door_of(with_admin(Setup::new([pool]).set("state", json!(folder.path()))), json!({}));
@@ -377,20 +380,14 @@ fn a_session_that_an_operator_closes_before_its_worker_has_answered_continues_ho
         assert_eq!((refused.status, refused.json()["error"]["data"]["delivered"].clone()), (503, json!(false)));
     }
     std::fs::write(&mark, "").expect("a file");
-    daemon.until("it continues", || {
-        let answer = at(&daemon, &id).ask(&request(2, "a", json!({})));
-        assert!([200, 503].contains(&answer.status), "{}", answer.body);
-        answer.status == 200
-    });
+    continues(&daemon, &id);
     daemon.stop();
 }
 
 #[test]
 fn a_session_whose_initialize_three_workers_have_died_of_has_ended() {
     let folder = folder();
-    let daemon = lasting(folder.path(), dedicated(), json!({}));
-    let id = session(&daemon);
-    daemon.stop();
+    let id = earlier_session(folder.path(), dedicated());
     let count = folder.path().join("count");
     let daemon = lasting(folder.path(), greets(&format!("echo >> {}; exit 1", count.display())), json!({}));
     let mut gone = None;
@@ -445,9 +442,7 @@ fn a_session_continues_at_the_listener_that_it_was_begun_at_alone() {
 #[test]
 fn a_stream_of_a_restored_session_says_that_events_are_lost_and_continues() {
     let folder = folder();
-    let daemon = lasting(folder.path(), dedicated(), json!({}));
-    let id = session(&daemon);
-    daemon.stop();
+    let id = earlier_session(folder.path(), dedicated());
     let daemon = lasting(folder.path(), dedicated(), json!({}));
     let mut stream = at(&daemon, &id);
     assert!(stream.open(Some("0-3")).is_stream());
@@ -503,9 +498,7 @@ fn two_daemons_do_not_share_a_folder_and_a_reload_does_not_move_it() {
 #[test]
 fn a_torn_file_is_put_aside_and_said_and_the_daemon_continues() {
     let folder = folder();
-    let daemon = lasting(folder.path(), dedicated(), json!({}));
-    let id = session(&daemon);
-    daemon.stop();
+    let id = earlier_session(folder.path(), dedicated());
     let text = written(folder.path());
     std::fs::write(folder.path().join("sessions"), &text[..text.len() / 2]).expect("it is ours");
     let daemon = lasting(folder.path(), dedicated(), json!({}));
@@ -549,9 +542,7 @@ fn metrics_say_how_many_sessions_outlive_the_daemon_and_whether_they_are_written
 #[test]
 fn a_session_gets_no_worker_for_a_malformed_request() {
     let folder = folder();
-    let daemon = lasting(folder.path(), dedicated(), json!({}));
-    let id = session(&daemon);
-    daemon.stop();
+    let id = earlier_session(folder.path(), dedicated());
     let daemon = door_of(with_admin(Setup::new([dedicated()]).set("state", json!(folder.path()))), json!({}));
     let mut client = at(&daemon, &id);
     client.send("POST /mcp", &[], "{");
